@@ -16,28 +16,28 @@ import (
 	"holdfast/stream"
 )
 
-// mostLeft bounds how many sessions that nobody looks after are taken over for one
+// mostLeft bounds how many sessions without an owner are taken over for one
 // answer, and leftAtOnce how many of them at a time.
 const (
 	mostLeft   = 64
 	leftAtOnce = 8
 )
 
-// An Inquiry is a request that is made on each other node which has sessions of a principal, for
-// what that node knows by itself.
+// An Inquiry is a request to each other node that has sessions of a principal, which that node
+// answers for its own sessions alone.
 type Inquiry struct {
 	Principal caller.Principal
-	After     stream.SessionKey // of those sessions: after this one
-	// Ask prepares the placement of the request. It is called by several goroutines.
+	After     stream.SessionKey // only sessions after this one
+	// Ask prepares a placement of the request, with to as its response. It may be called concurrently.
 	Ask func(to *Answer) *Placement
-	// Known says that nodes of older builds know its method. Else they may refuse it.
+	// Known says that nodes of older builds know the request's method. If not, they may refuse it.
 	Known bool
 }
 
-// Everywhere makes an inquiry. It returns the results, and which sessions they are of: those
-// after one, until too many have come here that nobody looked after. What this node knows
-// of sessions in that range is to be asked for afterwards. Sessions that follow are for
-// another time.
+// Everywhere makes an inquiry. It returns the other nodes' results, and the range of
+// sessions that they cover: it begins after q.After, and ends early where this node has
+// taken over mostLeft sessions without an owner. The caller then asks this node for the
+// sessions in that range, and makes another inquiry for those after it.
 func (n *Nodes) Everywhere(ctx context.Context, q *Inquiry) ([]json.RawMessage, session.Range, error) {
 	ctx, stop := context.WithTimeout(ctx, reachFor)
 	defer stop()
@@ -55,7 +55,7 @@ func (n *Nodes) Everywhere(ctx context.Context, q *Inquiry) ([]json.RawMessage, 
 		if err != nil || settled {
 			return all, at.Range, err
 		}
-		select { // others have taken some, or a node was lost: it is looked again
+		select { // other nodes have taken sessions over, or a node was lost: the sessions are located again
 		case <-time.After(20 * time.Millisecond):
 		case <-ctx.Done():
 			return nil, at.Range, ErrUnreached
@@ -63,8 +63,8 @@ func (n *Nodes) Everywhere(ctx context.Context, q *Inquiry) ([]json.RawMessage, 
 	}
 }
 
-// takeLeft takes sessions over that nobody looks after. It is false where others were
-// faster: then it has to be looked again where they are.
+// takeLeft takes over sessions without an owner. settled is false where another node
+// was faster, or workers must do it: then the sessions are located again.
 func (n *Nodes) takeLeft(ctx context.Context, left []*whereabouts.Record) (settled bool, err error) {
 	switch {
 	case len(left) == 0:
@@ -98,8 +98,8 @@ func (n *Nodes) takeLeft(ctx context.Context, left []*whereabouts.Record) (settl
 	return settled, err
 }
 
-// askHomes asks nodes for what they know by themselves. It is not settled where one
-// of them was lost meanwhile.
+// askHomes makes the inquiry on the nodes at.Owners. settled is false if one of
+// them was lost meanwhile.
 func (n *Nodes) askHomes(ctx context.Context, q *Inquiry, at *whereabouts.Locations) (all []json.RawMessage, settled bool, err error) {
 	var mu sync.Mutex
 	settled = true
@@ -123,8 +123,8 @@ func (n *Nodes) askHomes(ctx context.Context, q *Inquiry, at *whereabouts.Locati
 	return all, settled, err
 }
 
-// askHome asks one of them. There is no result if it does not know the method. gone says that
-// the node is.
+// askHome makes the inquiry on the node home. The result is nil if that node does not know
+// the method. gone says that it is lost.
 func (n *Nodes) askHome(ctx context.Context, home string, q *Inquiry, in *session.Range) (result json.RawMessage, gone bool, err error) {
 	defer panics.Catch(&err, n.opts.Logger, "a request to another node", "")
 	got := &Answer{}

@@ -11,34 +11,33 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// An Answer is the answer to an exchange that is no HTTP request of a client: a question of our own, one of many exchanges on a
-// connection, or the rest of a stream. What is no stream is kept: to write that, it is an [http.ResponseWriter].
+// An Answer is the [http.ResponseWriter] of an exchange that is not a client's HTTP request: a question of this node, one of
+// many exchanges on a connection, or the rest of a stream. It keeps an answer that is not a stream.
 type Answer struct {
 	head   http.Header
 	status int
 	body   bytes.Buffer
 
 	Events Sink                // takes the events of a stream; nil: no stream is expected, or it goes onto a response
-	Onto   http.ResponseWriter // a response that has begun with a stream, which the answer goes on with; nil: there is none
-	HasID  func()              // called when an event with an id goes onto that; nil: nobody is to know
-	Last   string              // the id of the event up to which that was written
-	Others bool                // events of other streams were written beside
-	Ending Ending              // why the stream has ended
-	Broken error               // why its client can't be written to
+	Onto   http.ResponseWriter // the response that has the stream's beginning, and gets the rest; nil: no stream has begun
+	HasID  func()              // called when an event with an id is written to Onto; may be nil
+	Last   string              // the id of the last event written to Onto
+	Others bool                // events of other streams were written too
+	Ending Ending
+	Broken error // why a write to the client failed
 }
 
-// A Sink takes the events of a stream as what they say, and not as their text over HTTP. It is used by one goroutine at a time.
+// A Sink takes the events of a stream as ids and data, and not as their text over HTTP. It is used by one goroutine at a time.
 type Sink interface {
-	// Open says that the stream begins, with the header that the node gives it which has its session.
+	// Open says that the stream begins. head is the header from the node that has the session.
 	Open(head http.Header)
-	// Append appends an event to text, as Write takes it. id is empty if it has none, and data if there is nothing to tell but
-	// the id.
+	// Append appends an event to text, in the form that Write takes. An event has an id, data, or both; the other is empty.
 	Append(text, id, data []byte) []byte
-	// Write takes what was appended; nothing is a sign of life. After an error the client is told no more.
+	// Write writes events that Append appended; no bytes are a sign of life. After an error no more is written.
 	Write(text []byte) error
 }
 
-// SinkOf returns what takes the events of a stream that a response becomes; nil: it takes their text.
+// SinkOf returns the sink for the events of a response's stream; nil: the response takes them as text.
 func SinkOf(w http.ResponseWriter) Sink {
 	if a, ok := w.(*Answer); ok {
 		return a.Events
@@ -46,7 +45,7 @@ func SinkOf(w http.ResponseWriter) Sink {
 	return nil
 }
 
-// AppendEvent appends an event to text, as a response takes it.
+// AppendEvent appends an event to text, in the form that w takes.
 func AppendEvent(w http.ResponseWriter, text, id, data []byte) []byte {
 	if to := SinkOf(w); to != nil {
 		return to.Append(text, id, data)
@@ -54,10 +53,10 @@ func AppendEvent(w http.ResponseWriter, text, id, data []byte) []byte {
 	return sse.AppendMessage(text, id, data)
 }
 
-// Status returns the status, 0 if there is none yet.
+// Status returns the status, or 0 if none was written.
 func (a *Answer) Status() int { return a.status }
 
-// Text returns the body as it was written, whatever the status.
+// Text returns the body, whatever the status.
 func (a *Answer) Text() []byte { return a.body.Bytes() }
 
 // Header implements [http.ResponseWriter].
@@ -75,7 +74,7 @@ func (a *Answer) WriteHeader(status int) {
 	}
 }
 
-// Body returns the body, nil if there is none to expect.
+// Body returns the body of a 200, and nil for a 202 or 204. Any other status is an error: the [jsonrpc.Error] in the body, or ErrUnreached.
 func (a *Answer) Body() ([]byte, error) {
 	switch a.status {
 	case http.StatusOK:
@@ -96,7 +95,7 @@ func (a *Answer) Write(text []byte) (int, error) {
 	return a.body.Write(text)
 }
 
-// WriteTo gives the answer to a client.
+// WriteTo writes the answer to a client, without headers between nodes.
 func (a *Answer) WriteTo(w http.ResponseWriter) {
 	head := w.Header()
 	for name, values := range a.head {
@@ -105,5 +104,5 @@ func (a *Answer) WriteTo(w http.ResponseWriter) {
 		}
 	}
 	w.WriteHeader(a.status)
-	_, _ = w.Write(a.body.Bytes()) // who has gone does not hear it
+	_, _ = w.Write(a.body.Bytes()) // the client may have gone
 }

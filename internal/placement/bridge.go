@@ -15,9 +15,9 @@ import (
 	"github.com/coder/websocket"
 )
 
-// upgrade joins a client's connection with the one on which a node has accepted a
-// WebSocket: bytes both ways, until either ends. A client whose node is lost, or
-// sends it away, is told to come back.
+// upgrade joins a client's connection with the connection on which another node has
+// accepted a WebSocket: it copies bytes both ways, until either ends. When that node is
+// lost, or this node is drained, the client gets a close frame that tells it to come back.
 func (p *Placement) upgrade(res *http.Response) error {
 	far, ok := res.Body.(io.ReadWriteCloser)
 	if !ok {
@@ -42,9 +42,9 @@ func (p *Placement) upgrade(res *http.Response) error {
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		// What the client says, the head of its next frame maybe, is not looked at.
+		// The client's bytes, maybe from amid a frame, are not parsed.
 		_, _ = io.Copy(far, buffered.Reader)
-		_ = far.Close() // and with it, down ends
+		_ = far.Close() // which ends down
 	}()
 	b.down()
 	_ = near.Close()
@@ -53,27 +53,28 @@ func (p *Placement) upgrade(res *http.Response) error {
 	return nil
 }
 
-// NotAllowed is the cause of the end of a client's connection that may not stay open.
+// NotAllowed is why a client's connection may not stay open: the [context.Cause] of its
+// requests' end.
 type NotAllowed struct{ Why string }
 
 // Error implements error.
 func (e *NotAllowed) Error() string { return e.Why }
 
-// Reason returns as much of it as fits into a WebSocket's close frame (RFC 6455, section 5.5).
+// Reason returns as much of Why as fits into a WebSocket's close frame (RFC 6455, section 5.5).
 func (e *NotAllowed) Reason() string { return strings.ToValidUTF8(e.Why[:min(len(e.Why), 123)], "") }
 
-// A bridge is a WebSocket between a client and another node.
+// A bridge joins a client's WebSocket with another node.
 type bridge struct {
 	near    net.Conn
 	far     io.ReadWriteCloser
 	timeout time.Duration // for a write
 
 	mu    sync.Mutex // held while a frame is written
-	frame frame      // where what was written to the client ended
-	ended bool       // a close frame was
+	frame frame      // the state after the last byte written to the client
+	ended bool       // no more is written
 }
 
-// down carries what the node says to the client.
+// down copies the other node's bytes to the client, until the connection to either ends.
 func (b *bridge) down() {
 	chunk := chunks.Get().(*[16 << 10]byte)
 	defer chunks.Put(chunk)
@@ -91,7 +92,7 @@ func (b *bridge) down() {
 	}
 }
 
-// write writes to the client what the node said.
+// write writes the other node's bytes to the client, and reports whether it could.
 func (b *bridge) write(text []byte) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -104,22 +105,22 @@ func (b *bridge) write(text []byte) bool {
 	return err == nil
 }
 
-// leave tells the client why its connection ends, if there is no half of a frame
-// before it, and ends it.
+// leave ends the bridge. It writes a close frame with the reason first, unless
+// the bytes before it end amid a frame.
 func (b *bridge) leave(code websocket.StatusCode, reason string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.ended && !b.frame.closed && b.frame.whole() {
 		text := append([]byte{0x88, byte(2 + len(reason))}, byte(code>>8), byte(code))
 		_ = b.near.SetWriteDeadline(time.Now().Add(time.Second))
-		_, _ = b.near.Write(append(text, reason...)) // who has gone does not hear it
+		_, _ = b.near.Write(append(text, reason...)) // the client may have gone
 	}
 	b.ended = true
 	_ = b.far.Close()
 }
 
-// A frame follows a server's frames (RFC 6455, section 5.2), to know where one
-// ends.
+// A frame follows a server's frames (RFC 6455, section 5.2), to know whether
+// the bytes so far end with a whole frame.
 type frame struct {
 	head   [10]byte
 	got    int    // bytes of the head
@@ -129,7 +130,6 @@ type frame struct {
 
 func (f *frame) whole() bool { return f.got == 0 && f.rest == 0 }
 
-// follow takes in the next bytes.
 func (f *frame) follow(text []byte) {
 	for len(text) > 0 {
 		if f.rest > 0 {

@@ -13,35 +13,35 @@ import (
 	"holdfast/internal/session"
 )
 
-// What follows asks another node whether a client has left that is connected to it: a request that equals one of that client may be the
-// same one, made again. A notice of the client's end may come later than the request.
+// This file asks another node whether its client has left: a request equal to one of that client's may be the same request, made again,
+// and the notice that the client has left may come later than the request.
 
-// headerClient says that a request between nodes asks for the client at an address, in the place of a visit. A node of an older build
-// refuses it, and its clients are taken to be there.
+// headerClient marks a request between nodes that asks for the client at an address, and replaces the visit. A node of an older build
+// refuses the request, and its clients count as connected.
 const headerClient = "Holdfast-Client"
 
-// What a node says of a client.
+// The states of a client, as its node answers.
 const (
 	clientUnknown = "unknown" // it is connected
-	clientServed  = "served"  // it has left with all that was written
-	clientSilent  = "silent"  // the node does not say: it, and so the client's connection, may be lost
-	clientLeaves  = "leaves"  // it has left, and what it was sent may turn out to be unread
-	clientLost    = "lost"    // it has left with some of that unread
+	clientServed  = "served"  // it has left and had read all that was written
+	clientSilent  = "silent"  // the node does not answer: it may be lost, and with it the client's connection
+	clientLeaves  = "leaves"  // it has left, and may not have read all that it was sent
+	clientLost    = "lost"    // it has left with bytes unread
 )
 
-// askWithin is how long a node may take to answer. One that does not is not asked again for silentFor.
+// askWithin is how long a node may take to answer. A node that takes longer is not asked again for silentFor.
 const (
 	askWithin = time.Second
 	silentFor = 5 * time.Second
 )
 
-// notedWithin is how long it may take after a client has left until it is noted what was written to it last.
+// notedWithin is how long after a client has left the source of the last bytes written to it may still be noted.
 const notedWithin = 100 * time.Millisecond
 
-// clientsFor is how long a node remembers clients that have left it, and those of other nodes that send nothing.
+// clientsFor is how long a node remembers its own clients that have left, and clients of other nodes that send nothing.
 const clientsFor = 2 * time.Second
 
-// mostDeparted bounds how many clients a node remembers that have left it: above that, it forgets the oldest.
+// mostDeparted is how many clients that have left a node remembers. Above that, it forgets the oldest.
 const mostDeparted = 1 << 12
 
 // A farClient is a client that is connected to another node: a [session.Connection].
@@ -51,23 +51,23 @@ type farClient struct {
 	address string
 
 	mu     sync.Mutex
-	lost   time.Time    // when it was known to have left with something unread; zero: it has not
-	served bool         // it has left, and has read all: it is not asked for again
-	source again.Source // of what was last written to it; nil: nothing was, or it has that
+	lost   time.Time    // when it became known that the client has left with bytes unread; zero: it is not known
+	served bool         // it has left and had read all: its node is not asked again
+	source again.Source // of the bytes last written to the client; nil: it has sent a request since, or nothing was written
 }
 
 // farClients are clients of other nodes. The zero value is ready to use. Its methods may be called concurrently.
 type farClients struct {
 	mu     sync.Mutex
-	young  map[farName]*farClient // those that were heard of since a time
-	old    map[farName]*farClient // those that were heard of before, and as long again
+	young  map[farName]*farClient // heard of since the time since
+	old    map[farName]*farClient // heard of in the period before that
 	since  time.Time
-	silent map[string]time.Time // nodes that did not answer, and until when they are not asked
+	silent map[string]time.Time // nodes that did not answer, with the time until which they are not asked
 }
 
 type farName struct{ node, address string }
 
-// isSilent reports whether a node is not asked.
+// isSilent reports whether a node is not asked now, as it did not answer lately.
 func (f *farClients) isSilent(node string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -90,7 +90,7 @@ func (f *farClients) silence(node string) {
 	f.silent[node] = time.Now().Add(silentFor)
 }
 
-// ClientOf returns the client of which another node tells, and who has sent one more request.
+// ClientOf returns the client of a request that another node has forwarded, and notes that the client is there.
 func (n *Nodes) ClientOf(v *Visit) session.Connection {
 	c := n.far.find(n, v)
 	c.mu.Lock()
@@ -99,7 +99,7 @@ func (n *Nodes) ClientOf(v *Visit) session.Connection {
 	return c
 }
 
-// find returns a client. Those that are not asked for are forgotten after some time.
+// find returns the client of a visit. Clients without a request are forgotten after clientsFor to twice that.
 func (f *farClients) find(n *Nodes, v *Visit) *farClient {
 	name := farName{v.Node, v.From}
 	f.mu.Lock()
@@ -123,7 +123,7 @@ func (f *farClients) known(name farName) *farClient {
 	return f.old[name]
 }
 
-// left notes that a client has left with something unread.
+// left notes that a client has left with bytes unread.
 func (f *farClients) left(node, address string) {
 	f.mu.Lock()
 	c := f.known(farName{node, address})
@@ -133,7 +133,7 @@ func (f *farClients) left(node, address string) {
 	}
 }
 
-// left is called when the client has left with something unread.
+// left notes that the client has left with bytes unread, and tells the source of these.
 func (c *farClient) left() {
 	c.mu.Lock()
 	if c.lost.IsZero() {
@@ -180,8 +180,8 @@ func (c *farClient) Unsettled() bool {
 	case clientServed:
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.served = c.source != nil // else it may be about to be sent more, and to turn out to have left
-	case clientSilent: // a call in flight is about to be stranded, if that node is lost
+		c.served = c.source != nil // without a source, more may be about to be written, and remain unread
+	case clientSilent: // if that node is lost, a call in flight is about to be stranded
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return c.source == nil
@@ -195,7 +195,7 @@ func (c *farClient) Unsettled() bool {
 	return false
 }
 
-// askClient asks a node for the client at an address. It is silent if that does not answer.
+// askClient asks a node for the state of the client at an address: clientSilent if the node does not answer.
 func (n *Nodes) askClient(node, address string) string {
 	ctx, stop := context.WithTimeout(context.Background(), askWithin)
 	defer stop()
@@ -217,19 +217,19 @@ func (n *Nodes) askClient(node, address string) string {
 	switch {
 	case err != nil:
 		return clientSilent
-	case res.StatusCode != http.StatusOK: // it is of an older build
+	case res.StatusCode != http.StatusOK: // the node is of an older build
 		return clientUnknown
 	}
 	return string(text)
 }
 
-// tellsOfClient answers such a request, and reports whether it was one.
+// tellsOfClient answers a request that has headerClient, and reports whether r is one.
 func (n *Nodes) tellsOfClient(w http.ResponseWriter, r *http.Request) bool {
 	address := r.Header.Get(headerClient)
 	if address == "" {
 		return false
 	}
-	open, leaves := n.opts.Host.Client(address) // first: it may say of what was lost
+	open, leaves := n.opts.Host.Client(address) // first: it may call departed.loses
 	state := n.departed.of(address)
 	switch {
 	case state == clientLost, state == clientLeaves:
@@ -244,11 +244,11 @@ func (n *Nodes) tellsOfClient(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// departed are the clients of this node that have left it lately. The zero value is ready to use. Its methods may be called concurrently.
+// departed are the clients that have lately left this node. The zero value is ready to use. Its methods may be called concurrently.
 type departed struct {
 	mu    sync.Mutex
 	all   map[string]departedClient // by their addresses
-	order []string                  // of their addresses, the oldest first; some may be forgotten
+	order []string                  // the addresses, the oldest first; all may lack some of them
 }
 
 type departedClient struct {
@@ -256,7 +256,7 @@ type departedClient struct {
 	at    time.Time
 }
 
-// leaves notes that a client has left, unless all was written to it. That is said by written, which is guarded by the lock here.
+// leaves notes that a client has left, unless *written says that its whole answer was written. d.mu guards *written.
 func (d *departed) leaves(address string, written *bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -265,14 +265,14 @@ func (d *departed) leaves(address string, written *bool) {
 	}
 }
 
-// loses notes that a client has left with something unread.
+// loses notes that a client has left with bytes unread.
 func (d *departed) loses(address string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.add(address, clientLost)
 }
 
-// served notes that all was written to a client, and whether it has left and has read that. It sets written.
+// served sets *written: the whole answer was written to a client. left says that the client has read it and has left.
 func (d *departed) served(address string, written *bool, left bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -283,7 +283,7 @@ func (d *departed) served(address string, written *bool, left bool) {
 	}
 }
 
-// add adds a client. What was lost is lost. d.mu is held.
+// add sets a client's state, but keeps clientLost for clientsFor. d.mu is held.
 func (d *departed) add(address, state string) {
 	now := time.Now()
 	c, known := d.all[address]
@@ -303,7 +303,7 @@ func (d *departed) add(address, state string) {
 	d.all[address] = departedClient{state, now}
 }
 
-// returns notes that a client sends a request: it is another one than that which has left from the same address.
+// returns notes that a client sends a request: it is not the client that has left from the same address. It clears *written.
 func (d *departed) returns(address string, written *bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -311,7 +311,7 @@ func (d *departed) returns(address string, written *bool) {
 	delete(d.all, address)
 }
 
-// of returns what is known of a client.
+// of returns the state of the client that has left from an address, or clientUnknown.
 func (d *departed) of(address string) string {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -10,19 +10,18 @@ import (
 	"github.com/coder/websocket"
 )
 
-// Drain tells the other nodes that this one takes on nothing new.
+// Drain tells the other nodes that this one takes on no new sessions.
 func (n *Nodes) Drain() { n.node.Drain() }
 
-// Disconnect disconnects the clients whose requests are forwarded to other nodes, so that
-// they come back to another node: over the time spread those that only listen, then
-// WebSockets, and when ctx is done all others. A client that has nothing to resume its
-// requests by yet keeps its connection for a little longer. Disconnect returns when no
-// such client is left.
+// Disconnect disconnects the clients of forwarded requests, so that they come back to another
+// node: over the time spread the clients that only listen, then WebSockets, and when ctx is done
+// all others. A client that has no event id yet to resume its requests by keeps its connection
+// for up to leaveGrace more. Disconnect returns when no such client is left, or after leaveGrace.
 func (n *Nodes) Disconnect(ctx context.Context, spread time.Duration) {
 	begun := time.Now()
 	t := time.NewTicker(20 * time.Millisecond)
 	defer t.Stop()
-	left := make(map[any]time.Time) // when each is to leave
+	left := make(map[any]time.Time) // when each client is to be disconnected
 	var over time.Time              // when ctx was done
 	for {
 		if over.IsZero() && ctx.Err() != nil {
@@ -73,7 +72,7 @@ func (n *Nodes) Disconnect(ctx context.Context, spread time.Duration) {
 // ErrLeaving says that a client is disconnected because its node is drained.
 var ErrLeaving = errors.New("the node is drained")
 
-// A departure is how the client of a placement is disconnected when its node is drained.
+// A departure disconnects the client of a placement when this node is drained.
 //
 //	state      | what it is                                               | next
 //	-----------|----------------------------------------------------------|--------------------
@@ -85,7 +84,7 @@ var ErrLeaving = errors.New("the node is drained")
 // Its methods may be called concurrently.
 type departure struct {
 	state  atomic.Int32
-	cancel atomic.Pointer[context.CancelFunc] // of what is forwarded
+	cancel atomic.Pointer[context.CancelFunc] // of the forwarded request
 }
 
 const (
@@ -95,17 +94,17 @@ const (
 	departing
 )
 
-// A Wait is what the client of an exchange waits for at first.
+// A Wait is the kind of message that the client of an exchange waits for at first.
 type Wait int32
 
-// What it may be.
+// The waits.
 const (
-	ForEvents Wait = iota // what it can resume
-	ForAnswer             // the answer to requests, of which it has no event id
-	ForNews               // nothing in particular
+	ForEvents Wait = iota // events of a stream that the client can resume
+	ForAnswer             // the answer to requests of which the client has no event id yet
+	ForNews               // messages that belong to no request
 )
 
-// expect notes what the client waits for.
+// expect sets the state before any event came.
 func (d *departure) expect(what Wait) {
 	switch what {
 	case ForAnswer:
@@ -115,16 +114,16 @@ func (d *departure) expect(what Wait) {
 	}
 }
 
-// waits, hasID and listens note what the client does. They change nothing once it departs.
+// waits, hasID and listens change the state, but not once the client is being disconnected.
 func (d *departure) waits()   { d.state.CompareAndSwap(canAsk, mustWait) }
 func (d *departure) hasID()   { d.state.CompareAndSwap(mustWait, canAsk) }
 func (d *departure) listens() { d.state.CompareAndSwap(canAsk, listening) }
 
-// awaitsID reports whether the client has made requests, and has nothing to resume them by.
+// awaitsID reports whether the client has made requests, and has no event id to resume them by.
 func (d *departure) awaitsID() bool { return d.state.Load() == mustWait }
 
-// due reports whether the client is to be disconnected: its turn has come, the time of the
-// drain is over, or the grace after that.
+// due reports whether to disconnect the client now. turn: its time within the spread has
+// come; over: the time of the drain is over; gone: so is leaveGrace after it.
 func (d *departure) due(turn, over, gone bool) bool {
 	switch d.state.Load() {
 	case mustWait:
@@ -146,8 +145,8 @@ func (d *departure) begin() {
 // begun reports whether the client is being disconnected.
 func (d *departure) begun() bool { return d.state.Load() == departing }
 
-// cancels sets the function that cancels the request which is forwarded from now on. It is
-// false if the client is being disconnected.
+// cancels sets the function that cancels the request that is forwarded from now on. It
+// returns false if the client is being disconnected.
 func (d *departure) cancels(cancel *context.CancelFunc) bool {
 	d.cancel.Store(cancel)
 	return !d.begun()

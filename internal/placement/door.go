@@ -6,22 +6,23 @@ import (
 	"holdfast/internal/session"
 )
 
-// NoWorker says that a door knows of no node that owns sessions. It is a [session.ErrClosing] to
-// those who branch: the client is to try again later, maybe at another node.
+// NoWorker says that a door knows of no node that owns sessions. [errors.Is] takes it for
+// [session.ErrClosing]: the client is told to try again later, maybe at another node.
 type NoWorker struct{}
 
 func (NoWorker) Error() string { return "there is no worker node to serve this" }
 
-// Is reports whether target is what NoWorker is an instance of.
+// Is reports whether target is session.ErrClosing.
 func (NoWorker) Is(target error) bool { return target == session.ErrClosing }
 
-// Reason is what observers are told.
+// Reason returns the reason for observers.
 func (NoWorker) Reason() string { return "no_worker" }
 
-// meetFor is how long a door that has just begun waits to hear of a worker.
+// meetFor is how long a door that has just started waits to hear of a worker.
 const meetFor = 2 * time.Second
 
-// nobody returns the error of a placement for which no node is there.
+// nobody returns the error of a placement when no other node takes on sessions: errAgain
+// while a door may still hear of a worker.
 func (n *Nodes) nobody() error {
 	switch {
 	case n.opts.Door && time.Since(n.since) < meetFor:
@@ -32,10 +33,10 @@ func (n *Nodes) nobody() error {
 	return session.ErrClosing
 }
 
-// isDraining reports whether nothing new is taken on.
+// isDraining reports whether this node takes on no new sessions.
 func (n *Nodes) isDraining() bool { return isClosed(n.opts.Draining) }
 
-// isLeaving reports whether this node takes no requests any more, not even to forward them.
+// isLeaving reports whether this node takes no more requests, not even to forward them.
 func (n *Nodes) isLeaving() bool { return isClosed(n.opts.Leaving) }
 
 func isClosed(c <-chan struct{}) bool {
@@ -47,5 +48,5 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// takesNothing reports whether no session is to begin on this node, or to come here.
+// takesNothing reports whether no session may begin on this node or come here.
 func (n *Nodes) takesNothing() bool { return n.opts.Door || n.isDraining() }

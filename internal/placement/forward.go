@@ -21,16 +21,17 @@ import (
 	"holdfast/stream"
 )
 
-// leaveGrace is how long a request whose client has left may wait for the first
-// sign of its answer, so that it surely was taken, and its call can be asked for.
+// leaveGrace is how long a forwarded request may wait for the beginning of its
+// answer after its client has left, so that the node has surely taken it and the
+// client can ask for the call.
 const leaveGrace = 2 * time.Second
 
-// endGrace is how long the end of a stream may take to come after its last event: a client that has read
-// that may leave before.
+// endGrace is how long after its last event a stream may take to end: a client that has read that event
+// may leave before the end.
 const endGrace = 50 * time.Millisecond
 
-// forward sends the exchange to a node, and passes on what it answers. The error wraps
-// errAgain where that came to nothing.
+// forward sends the exchange to a node, and passes its answer on. The error wraps
+// errAgain if the exchange was not answered and can be tried again.
 func (p *Placement) forward(ctx context.Context, node string, at *session.Remote, take bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -39,14 +40,14 @@ func (p *Placement) forward(ctx context.Context, node string, at *session.Remote
 	}
 	p.node = node
 	left := notice{Request: p.req.Visit.Once}
-	if p.req.Visit.Watched { // before: the answer may name another session
+	if p.req.Visit.Watched { // before the answer, which may name another session
 		p.nodes.departed.returns(p.req.HTTP.RemoteAddr, &p.written)
 		left.Left, left.Principal, left.From = p.key, p.req.Visit.Principal, p.req.HTTP.RemoteAddr
 	}
 	leaves := context.AfterFunc(p.req.HTTP.Context(), func() {
 		p.leaves()
 		if left.Left != "" || left.Request != "" {
-			p.nodes.owe(node, &left) // what is answered meanwhile is lost
+			p.nodes.owe(node, &left) // an answer on its way is lost
 		}
 		if p.req.Cuts {
 			cancel()
@@ -74,11 +75,11 @@ func (p *Placement) forward(ctx context.Context, node string, at *session.Remote
 		p.waited(began)
 		p.lost(ctx, node, err)
 		if dialled && p.gone != node && errors.Is(err, context.Canceled) && p.req.HTTP.Context().Err() != nil {
-			return errLeft // a node that lives has it, and will say nothing before its answer
+			return errLeft // a living node has the request, and writes nothing before its answer
 		}
 		return fmt.Errorf("%w: %w", errAgain, err)
 	}
-	defer func() { _ = res.Body.Close() }() // which the connection's end may have broken
+	defer func() { _ = res.Body.Close() }() // the connection may have broken it already
 	if IsEvents(res.Header) || res.StatusCode == http.StatusSwitchingProtocols {
 		leaves()
 		stop := context.AfterFunc(p.req.HTTP.Context(), func() {
@@ -86,7 +87,7 @@ func (p *Placement) forward(ctx context.Context, node string, at *session.Remote
 			t := time.NewTimer(endGrace)
 			defer t.Stop()
 			select {
-			case <-t.C: // or the stream that the client has read to its end has ended by then
+			case <-t.C:
 				cancel()
 			case <-ctx.Done():
 			}
@@ -102,7 +103,7 @@ func (p *Placement) forward(ctx context.Context, node string, at *session.Remote
 	return err
 }
 
-// leaves notes that the client has left, before the node of its call is told.
+// leaves notes that the client has left. It is called before the call's node is told.
 func (p *Placement) leaves() {
 	if p.req.Visit.Watched {
 		p.nodes.departed.leaves(p.req.HTTP.RemoteAddr, &p.written)
@@ -120,15 +121,15 @@ func (p *Placement) roundTrip(req *http.Request, node string) (res *http.Respons
 	return res, dialled, err
 }
 
-// request makes the request that is sent to a node: the client's, or, once the answer has
-// begun, one for the rest of the stream that answers.
+// request returns the request to send to a node: the client's, or, once the answer has
+// begun, a request for the rest of the stream that answers.
 func (p *Placement) request(ctx context.Context, node string, at *session.Remote, take bool) (*http.Request, error) {
 	v := p.req.Visit
 	v.Take, v.Again = take, p.state != placed || p.run.Again
 	method, uri, body := p.req.HTTP.Method, forwardedURI(p.req.HTTP.URL), p.body()
 	header := p.nodes.forwarded(p.req.HTTP.Header, websocket.IsUpgrade(p.req.HTTP))
 	if len(header["User-Agent"]) == 0 {
-		header["User-Agent"] = []string{""} // not net/http's own
+		header["User-Agent"] = []string{""} // so that net/http does not add its own
 	}
 	switch {
 	case p.out != nil:
@@ -161,7 +162,7 @@ func (p *Placement) request(ctx context.Context, node string, at *session.Remote
 	return req, nil
 }
 
-// body returns what is sent of a POST: without messages that have been taken here already.
+// body returns the body of a forwarded POST, without the messages that this node has already taken.
 func (p *Placement) body() []byte {
 	msgs := p.req.Messages
 	if len(msgs) == 0 {
@@ -179,14 +180,14 @@ func (p *Placement) body() []byte {
 }
 
 // hop are the headers that concern one connection (RFC 9110, section 7.6.1), and
-// those that net/http writes itself.
+// the headers that net/http writes itself.
 var hop = map[string]bool{
 	"Connection": true, "Keep-Alive": true, "Proxy-Authenticate": true, "Proxy-Authorization": true, "Te": true,
 	"Trailer": true, "Transfer-Encoding": true, "Upgrade": true, "Content-Length": true, "Expect": true, "Host": true,
 }
 
-// passable returns the headers that go from one connection to another. Those of a
-// handshake are needed there.
+// passable returns the headers that go from one connection to another; with
+// handshake, also those of a WebSocket handshake.
 func passable(from http.Header, handshake bool) http.Header {
 	named := map[string]bool{}
 	for _, list := range from["Connection"] {
@@ -206,8 +207,8 @@ func passable(from http.Header, handshake bool) http.Header {
 	return to
 }
 
-// own reports whether a request header is the protocol's, or is about the request alone:
-// another node needs it.
+// own reports whether another node needs a request header: it is the protocol's, or
+// describes the request itself.
 func own(name string) bool {
 	switch name {
 	case "Accept", "Content-Type", "User-Agent", "Traceparent", "Tracestate", protocol.HeaderLastEventID, protocol.HeaderIdempotencyKey:
@@ -217,8 +218,8 @@ func own(name string) bool {
 }
 
 // forwarded returns the headers of a client's request that go to another node. They go
-// through the engine, which others may read: so no credential does, unless the backend
-// needs it ([Options.ForwardHeader]). Who the client is has been made out here.
+// through the engine, which other programs may read, so no credential is among them unless
+// the backend needs it ([Options.ForwardHeader]). This node has authenticated the client.
 func (n *Nodes) forwarded(from http.Header, handshake bool) http.Header {
 	to := passable(from, handshake)
 	for name := range to {
@@ -226,7 +227,7 @@ func (n *Nodes) forwarded(from http.Header, handshake bool) http.Header {
 			delete(to, name)
 		}
 	}
-	if offers, ok := to["Sec-Websocket-Protocol"]; ok { // where browsers have to put their tokens
+	if offers, ok := to["Sec-Websocket-Protocol"]; ok { // browsers have to put their tokens here
 		delete(to, "Sec-Websocket-Protocol")
 		for name := range strings.SplitSeq(strings.Join(offers, ","), ",") {
 			if strings.TrimSpace(name) == websocket.Subprotocol {
@@ -237,8 +238,8 @@ func (n *Nodes) forwarded(from http.Header, handshake bool) http.Header {
 	return to
 }
 
-// forwardedURI is what of a request's URL goes to another node: not what stands in the
-// query beside our own.
+// forwardedURI returns the URI for another node: the path, and of the query only the
+// protocol's own parameters.
 func forwardedURI(of *url.URL) string {
 	to := url.URL{Path: of.Path, RawPath: of.RawPath}
 	if of.RawQuery != "" {
@@ -253,12 +254,12 @@ func forwardedURI(of *url.URL) string {
 	return to.RequestURI()
 }
 
-// IsEvents reports whether an answer with a header is a stream of events.
+// IsEvents reports whether a header is that of a stream of events.
 func IsEvents(head http.Header) bool {
 	return strings.HasPrefix(head.Get("Content-Type"), sse.ContentType)
 }
 
-// errCut says that a node's answer ended before its end.
+// errCut says that a node's answer was cut off.
 var errCut = errors.New("the answer was cut off")
 
 // pass passes a node's answer on to the client.
@@ -294,11 +295,11 @@ func (p *Placement) pass(res *http.Response, at *session.Remote) error {
 	if len(body) > 0 {
 		_ = p.nodes.opts.Host.Finish(p.w, body)
 	}
-	p.finished() // the answer may be in the log, for a client that comes back
+	p.finished() // the answer may be in the log, for a client that comes back to it
 	return nil
 }
 
-// setHeader takes over the header of a node's answer.
+// setHeader copies the header of a node's answer, without the fields of the connection and Date.
 func (p *Placement) setHeader(res *http.Response) {
 	head := p.w.Header()
 	for name, values := range passable(res.Header, false) {

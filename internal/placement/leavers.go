@@ -7,19 +7,18 @@ import (
 	"time"
 )
 
-// leavers are the clients that have left other nodes, and who waits for some of them. The
-// methods may be called concurrently.
+// leavers are the clients that have left other nodes, and the light calls to cancel when
+// such a client leaves. The methods may be called concurrently.
 type leavers struct {
 	mu   sync.Mutex
 	left map[string]time.Time // when
-	// waiting are the light calls of forwarded requests, by the names of these.
+	// waiting cancels the light call of a forwarded request, by the request's name.
 	waiting map[string]context.CancelFunc
 }
 
-// requestLeft notes that the client of a forwarded request has left: nobody waits for the answer
-// of its light call.
+// requestLeft notes that the client of a forwarded request has left, and cancels its light call.
 func (l *leavers) requestLeft(request string) {
-	l.note(request) // the request may come after this
+	l.note(request) // for a request that comes later
 	l.mu.Lock()
 	leave := l.waiting[request]
 	l.mu.Unlock()
@@ -55,15 +54,15 @@ func (l *leavers) watch(ctx context.Context, request string) (_ context.Context,
 	}
 }
 
-// leftFor is how long a node remembers that a client left another node. Above
-// mostRemembered clients it removes those that left before.
+// leftFor is how long a node remembers that a client left another node. It
+// removes clients that left longer ago once it remembers mostRemembered.
 const (
 	leftFor        = 10 * time.Second
 	mostRemembered = 1 << 10
 )
 
-// note notes that a client, or the client of a request, left another node. What this node
-// has sent it may be on its way to that node still.
+// note notes that a client, or the client of a request, has left another node. Messages
+// from this node to the client may still be on their way to that node.
 func (l *leavers) note(from string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

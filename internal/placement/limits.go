@@ -7,10 +7,11 @@ import (
 	"holdfast/internal/limit"
 )
 
-// numbersInNotice is how many numbers one notice has: the least of buses takes 4 KiB.
+// numbersInNotice is how many numbers fit into one notice: the smallest message size of
+// any bus is 4 KiB.
 const numbersInNotice = 12
 
-// tellLimits tells the other nodes what was counted here.
+// tellLimits sends this node's changed counts to the other nodes, until Close.
 func (n *Nodes) tellLimits() {
 	t := time.NewTicker(limit.ShareEvery)
 	defer t.Stop()

@@ -11,13 +11,13 @@ import (
 	"holdfast/internal/again"
 )
 
-// What follows is for calls that clients make again at another node than that which knows them: [again.Calls.Lend].
+// This file serves calls that clients make again at another node than the one that knows them: [again.Calls.Lend].
 
-// headerLoan says that a request between nodes is for a stranded call, in the place of a visit. A node of an older build finds no visit in
-// it, and refuses it.
+// headerLoan marks a request between nodes that asks for a stranded call, and replaces the visit. A node of an older build misses the
+// visit, and refuses the request.
 const headerLoan = "Holdfast-Loan"
 
-// mostLoanQuery bounds such a request: the client's, and what is said of it.
+// mostLoanQuery bounds the bytes of such a request's body, which has the client's request and its description.
 const mostLoanQuery = 64 << 20
 
 // Strand implements [again.Peers].
@@ -53,7 +53,7 @@ func (n *Nodes) Borrow(ctx context.Context, node string, query []byte) (io.ReadC
 	return res.Body, nil
 }
 
-// lends serves such a request, and reports whether it was one.
+// lends serves a request that has headerLoan, and reports whether r is one.
 func (n *Nodes) lends(w http.ResponseWriter, r *http.Request) bool {
 	if r.Header.Get(headerLoan) == "" {
 		return false
@@ -65,7 +65,7 @@ func (n *Nodes) lends(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// flushed is a response of which each part is sent at once.
+// flushed is a response that sends each write at once.
 type flushed struct {
 	w http.ResponseWriter
 	c *http.ResponseController

@@ -9,20 +9,19 @@ import (
 	"holdfast/stream"
 )
 
-// locatedFor is how long it is remembered where a session of another node was, and
-// mostLocated of how many sessions.
+// locatedFor is how long the location of another node's session is remembered, and
+// mostLocated is for how many sessions.
 const (
 	locatedFor  = 10 * time.Second
 	mostLocated = 1 << 12
 )
 
-// locations remembers where sessions of other nodes were just now, so that a request that
-// is forwarded costs the engine no look-up. What it says may be wrong by now. A node that
-// does not have the session any more says so, and then the engine is asked.
+// locations remembers where sessions of other nodes were just now, so that a forwarded
+// request costs the engine no look-up. A location may be out of date: a node that does
+// not have the session any more says so, and then the engine is asked.
 //
-// A node that is lost may come back, and not know for a moment that it has lost its sessions.
-// So everything that names it is forgotten as soon as it is gone. The methods may be called
-// concurrently.
+// A lost node may come back, and not know for a moment that it has lost its sessions. So its
+// locations are forgotten as soon as it is lost. The methods may be called concurrently.
 type locations struct {
 	mu  sync.Mutex
 	all map[stream.SessionKey]location
@@ -33,7 +32,7 @@ type location struct {
 	at     time.Time
 }
 
-// find returns where a session of the principal was, or nil if that is not known.
+// find returns the location of a session of the principal, or nil.
 func (l *locations) find(key stream.SessionKey, principal caller.Principal) *session.Remote {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -48,7 +47,7 @@ func (l *locations) find(key stream.SessionKey, principal caller.Principal) *ses
 	return is.remote
 }
 
-// keep remembers what the engine has just said.
+// keep remembers a location that the engine has just returned.
 func (l *locations) keep(remote *session.Remote) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,7 +77,7 @@ func (l *locations) forgetNode(node string) {
 	}
 }
 
-// forgetAll is for when this node was away, and others may have been lost meanwhile.
+// forgetAll is called after this node was away: other nodes may have been lost meanwhile.
 func (l *locations) forgetAll() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -15,25 +15,24 @@ import (
 )
 
 const (
-	// idleNodeConns is how many connections to a node wait for the next request, and
-	// idleNodeFor is for how long.
+	// idleNodeConns is how many idle connections to a node are kept, and idleNodeFor
+	// is for how long.
 	idleNodeConns = 128
 	idleNodeFor   = time.Minute
 
-	// mostDirect is how many bytes the body of a request may have that a nodeClient sends:
-	// so few that they fit into what a connection takes before anybody reads.
+	// mostDirect is how many bytes the body of a nodeClient's request may have: so few
+	// that a connection's buffers take them before the other node reads.
 	mostDirect = 64 << 10
 )
 
 // A nodeClient sends small requests to other nodes, as HTTP/1.1, and reads the answers on
-// the goroutine of the caller. A [http.Transport] has two goroutines for each connection,
-// which cost more than all else on the way of a light call to another node. The methods may
-// be called concurrently.
+// the goroutine of the caller. An [http.Transport] has two goroutines for each connection; they
+// would be the greatest cost of forwarding a light call. The methods may be called concurrently.
 type nodeClient struct {
-	transport *http.Transport // how nodes are dialled
+	transport *http.Transport // dials nodes
 
 	mu     sync.Mutex
-	idle   map[string][]*nodeConn // by the node, the one used last at the end
+	idle   map[string][]*nodeConn // by node; the connection used last is at the end
 	closed bool
 }
 
@@ -42,15 +41,15 @@ type nodeConn struct {
 	net.Conn
 	node  string
 	r     *bufio.Reader
-	since time.Time // when it was used last
+	since time.Time // when its last request ended
 }
 
-// requestTexts are for requests as they are written.
+// requestTexts are buffers for requests as text.
 var requestTexts = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-// roundTrip sends a request to a node, and returns the beginning of the answer, whose body
-// must be closed. dialled says that the node may have the request. The error is the
-// context's, if that has ended, or that of the connection.
+// roundTrip sends a request to a node, and returns the beginning of the answer. The caller
+// must close its body. dialled says that the node may have the request. The error is the
+// context's, if that has ended, or the connection's.
 func (t *nodeClient) roundTrip(req *http.Request, node string) (res *http.Response, dialled bool, err error) {
 	ctx := req.Context()
 	req.Close = t.transport.DisableKeepAlives
@@ -76,7 +75,7 @@ func (t *nodeClient) roundTrip(req *http.Request, node string) (res *http.Respon
 		case sent || !waited:
 			return nil, true, err
 		}
-		// It has ended while it waited. There is another.
+		// The idle connection has ended. Another is tried.
 		if req.GetBody != nil {
 			if req.Body, err = req.GetBody(); err != nil {
 				return nil, false, err
@@ -85,8 +84,8 @@ func (t *nodeClient) roundTrip(req *http.Request, node string) (res *http.Respon
 	}
 }
 
-// exchange writes a request, and reads the header of the answer. sent says that some of the
-// request was written.
+// exchange writes a request, and reads the header of the answer. sent says that at least a
+// part of the request was written.
 func (c *nodeConn) exchange(req *http.Request) (res *http.Response, sent bool, err error) {
 	text := requestTexts.Get().(*bytes.Buffer)
 	defer requestTexts.Put(text)
@@ -112,7 +111,7 @@ type nodeBody struct {
 	c    *nodeConn
 	body io.ReadCloser
 	keep bool        // the connection may be used again
-	stop func() bool // closes the connection no more when the context ends
+	stop func() bool // of the context: its end closes the connection no more
 	once sync.Once
 }
 
@@ -140,7 +139,8 @@ func (b *nodeBody) Close() error {
 	return nil
 }
 
-// finish is called with the end of the body, or without.
+// finish keeps the connection if the body was read to its end (whole), or closes it. Calls
+// after the first do nothing.
 func (b *nodeBody) finish(whole bool) {
 	b.once.Do(func() {
 		if b.stop() && whole && b.keep && b.c.r.Buffered() == 0 && b.t.put(b.c) {
@@ -150,7 +150,7 @@ func (b *nodeBody) finish(whole bool) {
 	})
 }
 
-// take returns a connection to a node that waits for a request, or nil.
+// take returns an idle connection to a node, or nil.
 func (t *nodeClient) take(node string) *nodeConn {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -164,13 +164,14 @@ func (t *nodeClient) take(node string) *nodeConn {
 	return c
 }
 
-// put has a connection wait for the next request, and reports whether it does.
+// put keeps a connection for the next request, unless idleNodeConns are kept, and reports
+// whether it did.
 func (t *nodeClient) put(c *nodeConn) bool {
 	c.since = time.Now()
 	t.mu.Lock()
 	all := t.idle[c.node]
 	var old *nodeConn
-	if len(all) > 0 && c.since.Sub(all[0].since) > idleNodeFor { // more wait than are used
+	if len(all) > 0 && c.since.Sub(all[0].since) > idleNodeFor { // more are kept than are used
 		old, all = all[0], append(all[:0], all[1:]...)
 	}
 	ok := !t.closed && len(all) < idleNodeConns
@@ -188,7 +189,7 @@ func (t *nodeClient) put(c *nodeConn) bool {
 	return ok
 }
 
-// forget ends the connections to a node that wait.
+// forget closes the idle connections to a node.
 func (t *nodeClient) forget(node string) {
 	t.mu.Lock()
 	all := t.idle[node]
@@ -199,7 +200,7 @@ func (t *nodeClient) forget(node string) {
 	}
 }
 
-// close ends all connections that wait; none waits afterwards.
+// close closes all idle connections; put keeps none afterwards.
 func (t *nodeClient) close() {
 	t.mu.Lock()
 	t.closed = true

@@ -21,52 +21,51 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A Node is this process among those that share a store.
+// A Node is this process as one of the nodes that share a store.
 type Node = cluster.Node
 
-// A Host is the server of this node, which serves what other nodes send on.
+// A Host is the server of this node. It serves the exchanges that other nodes forward.
 type Host interface {
-	// Receive serves a request of a client of another node, with what that node has told of it.
+	// Receive serves a request that another node has forwarded, with that node's visit.
 	Receive(w http.ResponseWriter, r *http.Request, v *Visit)
 	// Reject answers a request of another node with an HTTP status and an error.
 	Reject(w http.ResponseWriter, status int, e *jsonrpc.Error)
 	// Finish writes the body of an answer to a client to its end, in bounded time.
 	Finish(w http.ResponseWriter, body []byte) error
-	// Client reports whether the connection of a client at an address is open here, and whether that has left.
+	// Client reports whether this node has a connection from an address, and whether its client has left.
 	Client(address string) (open, left bool)
 }
 
-// Options say how a node places exchanges. Limits and Page may be nil.
+// Options of a node that places exchanges. Limits and Page may be nil.
 type Options struct {
 	Node     *Node
 	Sessions *session.Manager
 	Host     Host
-	Limits   *limit.Limiter // what they count is told to other nodes
-	Page     http.Handler   // answers what the live pages of other nodes ask
+	Limits   *limit.Limiter // their counts are sent to other nodes
+	Page     http.Handler   // answers requests from the live pages of other nodes
 	Door     bool           // this node owns no sessions
 	Draining <-chan struct{}
-	Leaving  <-chan struct{} // closed when this node takes no requests any more, not even to forward them
-	// ForwardHeader reports whether a header goes to another node that is not the protocol's.
+	Leaving  <-chan struct{} // closed when this node takes no more requests, not even to forward them
+	// ForwardHeader reports whether a header that is not the protocol's goes to another node.
 	ForwardHeader func(name string) bool
 	WriteTimeout  time.Duration // for a write to a client
 	Logger        *slog.Logger
 }
 
-// Nodes are the other nodes, as this one has to do with them: connections to them, requests
-// from them, notices, and the sweep of the sessions of nodes that are gone. Its methods may be
-// called concurrently.
+// Nodes has this node's connections to other nodes, serves their requests and notices, and
+// sweeps the sessions of nodes that are lost. Its methods may be called concurrently.
 type Nodes struct {
 	opts      Options
 	node      *Node
 	sessions  *session.Manager
 	transport *http.Transport
-	direct    *nodeClient // for what is small
+	direct    *nodeClient // for small requests
 	server    *http.Server
 
-	since time.Time     // when it began
+	since time.Time     // when this node began
 	quit  chan struct{} // closed at the end
 	work  sync.WaitGroup
-	lost  chan struct{} // signalled when a node is gone
+	lost  chan struct{} // signalled when a node is lost
 
 	locations locations
 	leavers   leavers
@@ -75,12 +74,12 @@ type Nodes struct {
 	departed  departed
 
 	mu      sync.Mutex
-	departs map[*departure]struct{} // of the clients whose exchanges are placed
+	departs map[*departure]struct{} // of the clients with exchanges that are being placed
 	bridges map[*bridge]struct{}
 }
 
-// New prepares to serve other nodes, and to look after their sessions. What it returns must be
-// started, and closed.
+// New returns the Nodes of opts.Node, which serve other nodes and look after their sessions
+// after [Nodes.Start] and until [Nodes.Close]. Both must be called.
 func New(opts Options) *Nodes {
 	node := opts.Node
 	n := &Nodes{
@@ -111,14 +110,14 @@ func New(opts Options) *Nodes {
 		Handler:           http.HandlerFunc(n.receive),
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    2 << 20, // a client's, and a visit
+		MaxHeaderBytes:    2 << 20, // the client's header and a visit
 		ErrorLog:          nil,
 	}
 	n.sessions.Flights().On(n)
 	return n
 }
 
-// Start starts what runs until [Nodes.Close].
+// Start starts the server for other nodes, the sweep and the sharing of limits. They run until [Nodes.Close].
 func (n *Nodes) Start() {
 	n.sessions.Finder.OnHomes(func() whereabouts.Homes {
 		names, changes, settled := n.node.Homes()
@@ -150,7 +149,7 @@ func (n *Nodes) Start() {
 	n.node.Notices(n.noticed)
 }
 
-// heard returns the names of the other nodes that this one has heard of, with those that were lost in the last hour.
+// heard returns the names of the other nodes, among them nodes that were lost in the last hour.
 func (n *Nodes) heard() (names []string) {
 	for _, x := range n.node.Members() {
 		names = append(names, x.Name)
@@ -158,14 +157,14 @@ func (n *Nodes) heard() (names []string) {
 	return names
 }
 
-// Transport is how requests are sent to other nodes, whose names stand in the place of the host.
+// Transport returns the transport for requests to other nodes: the host of a URL is a node's name.
 func (n *Nodes) Transport() *http.Transport { return n.transport }
 
-// Alone reports whether no other node is there.
+// Alone reports whether this node knows of no other node.
 func (n *Nodes) Alone() bool { return len(n.node.Peers()) == 0 }
 
 // Verify checks whether this node still owns its sessions. It is called after a time in which
-// other nodes may have taken it for gone, as when the engine was away.
+// other nodes may have taken this one for lost, as when the engine was away.
 func (n *Nodes) Verify() {
 	n.Go(func() {
 		ctx, stop := n.until(sweepEvery)
@@ -174,8 +173,8 @@ func (n *Nodes) Verify() {
 	})
 }
 
-// Go calls work on a goroutine of its own, for which [Nodes.Close] waits. It is false once that
-// was called.
+// Go calls work on a goroutine of its own, for which [Nodes.Close] waits. After Close, Go
+// returns false and does not call work.
 func (n *Nodes) Go(work func()) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -186,7 +185,7 @@ func (n *Nodes) Go(work func()) bool {
 	return true
 }
 
-// until returns a context that ends with the peers, or after a time.
+// until returns a context that ends at Close, or after d.
 func (n *Nodes) until(d time.Duration) (context.Context, context.CancelFunc) {
 	ctx, stop := context.WithTimeout(context.Background(), d)
 	over := make(chan struct{})
@@ -204,8 +203,8 @@ func (n *Nodes) until(d time.Duration) (context.Context, context.CancelFunc) {
 	}
 }
 
-// enter registers the client of a placement, which is disconnected when this node is drained.
-// The function that it returns removes it.
+// enter registers the client of a placement, to be disconnected when this node is drained.
+// leave removes the client.
 func (n *Nodes) enter(d *departure) (leave func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -216,14 +215,14 @@ func (n *Nodes) enter(d *departure) (leave func()) {
 	return func() { n.exit(d) }
 }
 
-// exit removes a client that enter has registered.
+// exit removes a client that enter registered.
 func (n *Nodes) exit(d *departure) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.departs, d)
 }
 
-// enterBridge is enter for a WebSocket that is joined with another node's.
+// enterBridge is enter for a WebSocket that is forwarded to another node.
 func (n *Nodes) enterBridge(b *bridge) (leave func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -235,7 +234,8 @@ func (n *Nodes) enterBridge(b *bridge) (leave func()) {
 	}
 }
 
-// Close ends all that runs, and waits for it.
+// Close disconnects the clients of placements and bridges, ends the work of [Nodes.Start] and [Nodes.Go], and
+// waits for its goroutines.
 func (n *Nodes) Close() {
 	n.mu.Lock()
 	if isClosed(n.quit) {
@@ -248,7 +248,7 @@ func (n *Nodes) Close() {
 	}
 	bridges := slices.Collect(maps.Keys(n.bridges))
 	n.mu.Unlock()
-	for _, b := range bridges { // whose connections no http.Server knows any more
+	for _, b := range bridges { // no http.Server knows their connections any more
 		b.leave(websocket.StatusGoingAway, "going away; retry: 1000")
 	}
 	n.owed.close()

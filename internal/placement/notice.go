@@ -10,40 +10,40 @@ import (
 	"holdfast/stream"
 )
 
-// A notice is a message from one node to another that may be lost, but for those that are owed.
+// A notice is a message from one node to another. It may be lost, unless it is sent again until it was received
+// ([Nodes.owe]).
 type notice struct {
 	// Taken is a session that the sender has taken over.
 	Taken stream.SessionKey `json:"taken,omitempty"`
 
-	// Left is a session whose client, at an address, left the sender with bytes
-	// unread.
+	// Left is a session. Its client, at the address From, left the sender with bytes unread.
 	Left      stream.SessionKey `json:"left,omitempty"`
 	Principal []byte            `json:"principal,omitempty"`
 	From      string            `json:"from,omitempty"`
 
-	// Request is the name of a request that the sender has forwarded, and whose client
-	// has left. A light call would be answered to nobody.
+	// Request is the name of a request that the sender has forwarded. The client has
+	// left, so no connection takes the answer of its light call.
 	Request string `json:"request,omitempty"`
 
-	// Name is what Node, which sends it, calls a notice that it sends again until Got says that it was received. It is 0 for
-	// notices that are not.
+	// Name is the sender's number for a notice that it sends again until a notice with that number in Got comes from the
+	// receiver. It is 0 for notices that are sent once. Node is the sender.
 	Name uint64 `json:"name,omitempty"`
 	Got  uint64 `json:"got,omitempty"`
 
-	// Stranded are the keys that a stranded call is found by which Node knows.
+	// Stranded are the keys by which a stranded call of Node is found.
 	Stranded []byte `json:"stranded,omitempty"`
-	// Returned are those of one that Node, which may have been lost, does not know any more.
+	// Returned are the keys of a stranded call that Node does not have any more. Node may have been lost.
 	Returned []byte `json:"returned,omitempty"`
-	Call     uint64 `json:"call,omitempty"` // what Node calls that call
+	Call     uint64 `json:"call,omitempty"` // Node's number for that call
 	// Flights are calls that Node has in flight.
 	Flights []again.Flight `json:"flights,omitempty"`
 
-	// Node has counted Limits, for which there are limits on all nodes.
+	// Limits are Node's counts for limits that hold across all nodes.
 	Node   string         `json:"node,omitempty"`
 	Limits []limit.Number `json:"limits,omitempty"`
 }
 
-// notify sends a notice to a node, if that is there.
+// notify sends a notice to a node. An error is only logged.
 func (n *Nodes) notify(node string, what *notice) { n.notifyEach([]string{node}, what) }
 
 // notifyAll sends a notice to all other nodes.
@@ -62,7 +62,7 @@ func (n *Nodes) notifyEach(nodes []string, what *notice) {
 	}
 }
 
-// noticed handles the notice of another node.
+// noticed handles a notice from another node.
 func (n *Nodes) noticed(text []byte) {
 	var says notice
 	if err := json.Unmarshal(text, &says); err != nil {
@@ -106,8 +106,8 @@ func (n *Nodes) noticed(text []byte) {
 	}
 }
 
-// A leftNotice is sent to the node that has a session, when the session's client leaves this
-// node. It is a [watch.Source].
+// A leftNotice tells the node that has a session that the session's client has left this
+// node with bytes unread. It is a [watch.Source].
 type leftNotice struct {
 	nodes *Nodes
 	node  string
@@ -126,15 +126,15 @@ func (p *Placement) leftNotice() *leftNotice {
 	return &leftNotice{p.nodes, p.node, notice{Left: p.key, Principal: p.req.Visit.Principal, From: p.req.HTTP.RemoteAddr}}
 }
 
-// finished notes that all of a stream was written to the client, which does not say that
-// it has arrived.
+// finished notes that the whole answer was written to the client. It may not have arrived:
+// if the client leaves, or has left, with bytes unread, the session's node gets a notice.
 func (p *Placement) finished() {
 	below := p.req.Conn
 	if below == nil {
 		return
 	}
 	gone := below.Gone()
-	read := gone && below.HasRead() && (p.out == nil || !p.out.ends) // else the end of the last event is yet to be sent
+	read := gone && below.HasRead() && (p.out == nil || !p.out.ends) // if ends, net/http has the last event's end still to send
 	p.nodes.departed.served(p.req.HTTP.RemoteAddr, &p.written, read)
 	switch {
 	case read:

@@ -5,26 +5,27 @@ import (
 	"time"
 )
 
-// owed are notices for which clients wait: they are sent again until their node says that it has them. A client that has left
-// a node with its answer unread, and waits on its standalone stream for what it lost, would wait for ever after a notice that
-// was lost. The methods may be called concurrently.
+// owed are notices for which clients wait: they are sent again until the receiver has confirmed them. A client that left a
+// node with its answer unread, and waits on its standalone stream for the lost messages, would wait for ever if the notice
+// were lost. The methods may be called concurrently.
 type owed struct {
 	mu     sync.Mutex
-	last   uint64 // the last name given
+	last   uint64 // the last [notice].Name
 	timers map[uint64]*time.Timer
 	closed bool
 }
 
 const (
-	// owedAgain is when a notice is sent again for the first time; then it takes twice as long each time.
+	// owedAgain is the time until a notice is sent again. It doubles each time.
 	owedAgain = time.Second
-	// mostOwedWait ends that: a minute after the client has left it is in doubt no more what it has read.
+	// mostOwedWait is the longest such time, after which the notice is given up: a minute after the client left, the
+	// bytes that it has read are known.
 	mostOwedWait = 32 * time.Second
-	// mostOwed bounds how many notices are sent again.
+	// mostOwed bounds how many notices are owed at a time.
 	mostOwed = 1 << 12
 )
 
-// owe sends a notice to a node, and again until that node has it.
+// owe sends a notice to a node, and again until the node has confirmed it or mostOwedWait is over.
 func (n *Nodes) owe(node string, what *notice) {
 	o, say := &n.owed, *what
 	o.mu.Lock()
@@ -48,7 +49,7 @@ func (n *Nodes) owe(node string, what *notice) {
 	n.notify(node, &say)
 }
 
-// again sets the timer of a notice, if that is still owed.
+// again restarts the timer of a notice that is still owed.
 func (o *owed) again(name uint64, wait time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -57,7 +58,7 @@ func (o *owed) again(name uint64, wait time.Duration) {
 	}
 }
 
-// settle notes that a node has a notice, or that it is not sent again.
+// settle ends the sending of a notice: the node has it, or it is given up.
 func (o *owed) settle(name uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -67,7 +68,7 @@ func (o *owed) settle(name uint64) {
 	}
 }
 
-// close ends the sending.
+// close gives all notices up.
 func (o *owed) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -12,13 +12,13 @@ import (
 	"holdfast/stream"
 )
 
-// abandoned reports whether a session has no owner, or one that is gone.
+// abandoned reports whether a session has no owner, or its owner is lost or is this node.
 func (n *Nodes) abandoned(ctx context.Context, at *session.Remote) bool {
 	node := n.node
 	if at.Owner == "" || at.Owner == node.Name() {
 		return true
 	}
-	c, err := node.Dial(ctx, at.Owner) // who was heard of just now may be gone nevertheless
+	c, err := node.Dial(ctx, at.Owner) // a node that was heard of just now may be lost nevertheless
 	if err == nil {
 		c.Close()
 		return false
@@ -26,8 +26,8 @@ func (n *Nodes) abandoned(ctx context.Context, at *session.Remote) bool {
 	return errors.Is(err, cluster.ErrNoNode) || node.Gone(ctx, at.Owner)
 }
 
-// takeOver takes a session over, and tells the node that had it: it may be there
-// after all.
+// takeOver takes a session over, and tells the node that had it, which may be
+// alive after all.
 func (n *Nodes) takeOver(ctx context.Context, at *session.Remote) (*session.Session, error) {
 	s, err := n.sessions.TakeOver(ctx, at)
 	if err == nil && at.Owner != "" && at.Owner != n.node.Name() {
@@ -36,18 +36,19 @@ func (n *Nodes) takeOver(ctx context.Context, at *session.Remote) (*session.Sess
 	return s, err
 }
 
-// A target is the session that an exchange is placed with.
+// A target is the session that serves an exchange.
 type target struct {
 	key stream.SessionKey // "": a new one
-	at  *session.Remote   // where it was just now, if that is known
-	// redirected says that the exchange goes there as that session's client's: it came in
-	// another session, or in none.
+	at  *session.Remote   // where the session was just now, or nil
+	// redirected says that the exchange came in another session, or in none: it is
+	// forwarded with this session's id.
 	redirected bool
 }
 
-// hostForwarded is what becomes of an exchange that another node has forwarded, where its
-// session is not here. It is not forwarded again: that node looks again where the session
-// is, or is told that it concerns another one. The session is returned if it has come here.
+// hostForwarded handles an exchange that another node has forwarded, but that this node has no
+// session for. If the visit says Take, it returns the session, which it takes over if need be. Else
+// it answers with 421, and with the other session's name if the exchange turned out to concern one,
+// so that the sender locates the session again. The exchange is not forwarded a second time.
 func (p *Placement) hostForwarded() (*session.Session, error) {
 	n, v, ctx := p.nodes, p.req.From, p.req.HTTP.Context()
 	if v.Take && p.key != "" && !n.opts.Door {
@@ -68,8 +69,8 @@ func (p *Placement) hostForwarded() (*session.Session, error) {
 	return nil, nil
 }
 
-// locate finds the session of the exchange, on this node or where it is. One that is nowhere can begin again, if the exchange
-// names it by its id. The errors are those of [session.Manager.Locate] and [session.Manager.Revivable].
+// locate finds the session of the exchange: on this node, or where it is. A session that no node has can be revived, if the
+// exchange has its id. The errors are those of [session.Manager.Locate] and [session.Manager.Revivable].
 func (p *Placement) locate(ctx context.Context, principal caller.Principal) (*session.Session, *session.Remote, error) {
 	s, at, err := p.nodes.sessions.Locate(ctx, p.key, principal)
 	if errors.Is(err, session.ErrNotFound) && p.req.ID != "" && p.key == p.home.key {
@@ -78,8 +79,8 @@ func (p *Placement) locate(ctx context.Context, principal caller.Principal) (*se
 	return s, at, err
 }
 
-// step makes one try. It returns the session if it is here; else, without an error, the
-// exchange was answered by another node.
+// step makes one try. It returns the session if that is on this node, or has come
+// here. If it returns neither a session nor an error, another node has answered.
 func (p *Placement) step(ctx context.Context) (*session.Session, error) {
 	n := p.nodes
 	if p.key == "" {
@@ -88,7 +89,7 @@ func (p *Placement) step(ctx context.Context) (*session.Session, error) {
 	at := p.at
 	p.at = nil
 	if at == nil && p.held != nil && p.held.Owner == p.gone {
-		at = p.held // as it was when its node was lost; else who is too late is told
+		at = p.held // as it was when its node was lost: if another node is faster, taking it over conflicts
 	}
 	p.held = nil
 	if at == nil {
@@ -129,8 +130,8 @@ func (p *Placement) step(ctx context.Context) (*session.Session, error) {
 	return s, err
 }
 
-// abroad has the node with the least to do begin a session (at is nil), or take one over, as
-// this one takes on nothing new.
+// abroad forwards the exchange to the least busy other node, which begins a session (at is
+// nil) or takes one over, as this node takes on no new sessions.
 func (p *Placement) abroad(ctx context.Context, at *session.Remote) error {
 	node := p.nodes.node.Choose()
 	if node == "" {
@@ -139,7 +140,7 @@ func (p *Placement) abroad(ctx context.Context, at *session.Remote) error {
 	return p.forward(ctx, node, at, true)
 }
 
-// lost notes that a node does not answer, if it is gone.
+// lost checks whether a node that does not answer is lost, and notes that in p.gone.
 func (p *Placement) lost(ctx context.Context, node string, err error) {
 	if errors.Is(err, cluster.ErrNoNode) || p.nodes.node.Gone(ctx, node) {
 		p.gone = node

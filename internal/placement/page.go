@@ -6,19 +6,18 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// headerPage says that a request between nodes is for the live page of the node, in the place of a visit.
-// A node of an older build finds no visit in it, and refuses it with status 400.
+// headerPage marks a request between nodes for the receiver's live page, and replaces the visit. A node
+// of an older build misses the visit, and refuses the request with status 400.
 const headerPage = "Holdfast-Page"
 
-// AskPage sends a request to the live page of another node, whose name is in the place of the host. What
-// that node serves is [Options.Page]. The status is 400 if the node is of an older build, and 404 if it
-// has no page.
+// AskPage sends a request to the live page of another node, [Options.Page]; the host of its URL is the
+// node's name. The status is 400 if the node is of an older build, and 404 if it has no page.
 func (n *Nodes) AskPage(r *http.Request) (*http.Response, error) {
 	r.Header.Set(headerPage, "1")
 	return n.transport.RoundTrip(r)
 }
 
-// pageAsked serves what another node asks the live page of this one, and reports whether it was that.
+// pageAsked serves a request that has headerPage, and reports whether r is one.
 func (n *Nodes) pageAsked(w http.ResponseWriter, r *http.Request) bool {
 	if r.Header.Get(headerPage) == "" {
 		return false

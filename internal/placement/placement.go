@@ -1,10 +1,10 @@
 // Package placement finds the node that serves an exchange, and sends the exchange there. It is
 // the only package that knows of other nodes: where sessions are, requests, streams and notices
-// between nodes, taking over the sessions of nodes that are lost, and what becomes of clients of
-// other nodes' sessions when this node ends. docs/decisions/0013-forwarding.md.
+// between nodes, taking over the sessions of nodes that are lost, and disconnecting the clients
+// of other nodes' sessions when this node ends. docs/decisions/0013-forwarding.md.
 //
-// The server of this node stands above it. It hands over what it can't serve as a [Request],
-// whose [Exchange] placement calls when the session has come here.
+// The server of this node stands above it. It hands over each exchange that it can't serve as
+// a [Request], and placement calls the request's [Exchange] when the session has come here.
 package placement
 
 import (
@@ -27,107 +27,107 @@ import (
 	"holdfast/stream"
 )
 
-// MostMoves is how often an exchange may turn out to concern a session that is not
-// here, or not any more, before it is refused.
+// MostMoves is how often an exchange may turn out to concern a session that is
+// not, or no longer, on this node before the exchange is refused.
 const MostMoves = 4
 
-// ErrNotHere is ErrNotFound as far as this node knows.
+// ErrNotHere says that this node does not have the session; another node may.
 var ErrNotHere = fmt.Errorf("%w on this node", session.ErrNotFound)
 
-// ErrUnreached says that neither a session's owner could be reached nor the
-// session be taken over, for as long as that was tried.
+// ErrUnreached says that within reachFor a session's owner could not be
+// reached and the session could not be taken over.
 var ErrUnreached = errors.New("the session's node does not answer")
 
-// reachFor is how long that is.
+// reachFor is for how long a placement is tried.
 const reachFor = 10 * time.Second
 
-// IsElsewhere reports whether an exchange was not served because of an error that says that its
-// session, or another that it concerns, is not on this node.
+// IsElsewhere reports whether err says that the session of an exchange, or another session that
+// it concerns, is not on this node.
 func IsElsewhere(err error) bool {
 	var away *session.Redirect
 	return errors.As(err, &away) || errors.Is(err, ErrNotHere) || errors.Is(err, session.ErrMoved)
 }
 
-// An Exchange is what is placed. Its methods are called one at a time.
+// An Exchange is a client's exchange that is placed. Its methods are called one at a time.
 type Exchange interface {
-	// Serve serves the exchange on this node. An error says that nothing was answered.
+	// Serve serves the exchange on this node. After an error nothing was written to w.
 	Serve(w http.ResponseWriter, run *Run) error
-	// Continue has to.Onto, to which a stream was written up to the event to.Last, go on with it, as the
-	// session has come here. An error says that it is to be tried again.
+	// Continue writes the rest of a stream to to.Onto, which has it up to the event to.Last, as the
+	// session has come here. After an error it is tried again.
 	Continue(to *Answer, s *session.Session) error
-	// Repeatable reports whether its requests can be made again without harm, by this node or by
-	// its client.
+	// Repeatable reports whether the exchange's requests can be made again without harm, by this
+	// node or by the client.
 	Repeatable() bool
-	// Lost returns what its client is told at the end of a stream that nobody can continue: a message, or after which time it is to
-	// come back; nil and a negative time: nothing.
+	// Lost returns the last event of a stream that no node can continue: a message, or the time after which the client is to come
+	// back; nil and a negative time: none.
 	Lost() (message []byte, retry time.Duration)
-	// Streams says that a stream begins to be passed on to its client, which has begun at another node with a
-	// header, or was begun here (nil). calls says that it is of calls, and not a standalone one.
+	// Streams is called when a stream begins to be passed on to the client. head is the header from the other
+	// node, or nil if the stream began on this node. calls says that the stream is of calls, and not standalone.
 	Streams(head http.Header, calls bool)
-	// Passed says that another node has answered it. It is called once, at the end of the answer.
+	// Passed is called once, at the end of an answer from another node.
 	Passed(how *Passed)
 }
 
-// Passed is how another node has answered an exchange.
+// Passed describes another node's answer to an exchange.
 type Passed struct {
-	Status  int    // of HTTP; 0: the client has left before there was one
-	Refused string // why it was refused before there was a call, or ""
-	// Streamed says that Exchange.Streams was called, and Why why that stream is not passed on any more.
+	Status  int    // of HTTP; 0: the client left before the answer began
+	Refused string // why the exchange was refused before a call began, or ""
+	// Streamed says that Exchange.Streams was called. Why is the reason that its stream has ended.
 	Streamed bool
 	Why      observe.Why
 }
 
-// A Run is how an exchange is served on this node once it was placed.
+// A Run says how a placed exchange is served on this node.
 type Run struct {
-	// Session has come here; nil: there is none yet. Redirected says that the exchange came in
-	// another session, or in none.
+	// Session has come here; nil: the exchange has no session yet. Redirected says that the
+	// exchange came in another session, or in none.
 	Session    *session.Session
 	Redirected bool
-	// Name is that under which its requests run once; "": they have none. Again says that they
-	// may have come before, under that name or without it.
+	// Name is the name under which the exchange's requests run once; "": they have none. Again
+	// says that they may have come before, with or without that name.
 	Name  string
 	Again bool
 }
 
-// A Request is an exchange that is to be placed. Visit, and what follows it, is not set for one
+// A Request is an exchange to place. Visit and the fields after it are not set for an exchange
 // that another node has forwarded.
 type Request struct {
 	HTTP      *http.Request
 	Exchange  Exchange
-	Principal caller.Principal  // who asks
+	Principal caller.Principal  // the client's
 	Key       stream.SessionKey // of the session that the exchange names; "": of none
-	ID        string            // its secret id, if the exchange names it by that: then it can be revived
-	Revision  string            // that the client says it speaks, or ""
-	From      *Visit            // what the node has told that has forwarded it; nil: it came from a client
+	ID        string            // the session's secret id, if the exchange has it: then the session can be revived
+	Revision  string            // that the client claims to speak, or ""
+	From      *Visit            // the visit from the node that has forwarded the exchange; nil: it came from a client
 	Again     bool              // its requests may have come before
-	Anywhere  bool              // any node can serve it, as long as none has begun to
-	// Modern says that it is of revision 2026-07-28: its stream can't be continued, and no node
-	// knows its requests by a name.
+	Anywhere  bool              // any node can serve the exchange, until one has begun to
+	// Modern says that the exchange is of revision 2026-07-28: its stream can't be continued,
+	// and no node knows its requests by a name.
 	Modern bool
-	// Cuts says that its client cannot ask for its call but by making it again: the node that has it is told at once that the client
-	// has left.
+	// Cuts says that the client can get its call back only by making it again: when the client leaves, the forwarded request is
+	// cancelled at once.
 	Cuts bool
 
-	Visit    Visit // what another node is told
+	Visit    Visit // for the node to which the exchange is forwarded
 	Wait     Wait
 	Messages []jsonrpc.Message
 	Batch    bool
-	Conn     *watch.Conn // its client's; nil: it is not watched
+	Conn     *watch.Conn // the client's; nil: it is not watched
 }
 
 // A Placement is an exchange on its way to a session that is, or was, on another node.
-// It is forwarded again, to whichever node has the session by then, where that is safe;
-// and a stream of events that breaks is gone on with in the same response.
+// Where that is safe, the exchange is forwarded again, to the node that has the session
+// by then; a stream of events that breaks continues in the same response.
 //
 //	state     | what it is                                              | next
 //	----------|---------------------------------------------------------|----------------
 //	placed    | no node can have taken it                               | sent, streaming, done
 //	sent      | another node may have taken it, and has not answered    | streaming, done
 //	streaming | a node's stream is written to the client                | broken, done
-//	broken    | the stream has ended too soon, and is to be gone on with | streaming, done
+//	broken    | the stream has ended too soon, and must continue        | streaming, done
 //	done      | it was answered, or is given up                         |
 //
-// From sent on its requests run once, under the name in [Visit].Once.
+// From the state sent on, the requests run once, under the name in [Visit].Once.
 type Placement struct {
 	target
 	nodes *Nodes
@@ -136,18 +136,18 @@ type Placement struct {
 
 	home    target // the session that the exchange names itself
 	state   placementState
-	run     Run              // how it is served here
-	node    string           // to which it was forwarded last
-	gone    string           // the node that has turned out to be gone
+	run     Run              // for Exchange.Serve
+	node    string           // to which the exchange was forwarded last
+	gone    string           // the last node that turned out to be lost
 	held    *session.Remote  // the session as it was when the exchange was forwarded to its owner
 	out     *forwardedStream // the stream that answers; nil before it begins
-	end     time.Time        // until when it is tried
+	end     time.Time        // of the tries
 	leaving departure
 	passed  *Passed // nil: no node has answered
-	written bool    // all was written to the client; guarded by departed.mu
+	written bool    // the whole answer was written to the client; guarded by departed.mu
 }
 
-// A placementState is how far a placement has come.
+// A placementState is a state in the table of [Placement].
 type placementState int
 
 const (
@@ -167,8 +167,7 @@ var nextStates = [...][]placementState{
 	done:      {},
 }
 
-// to makes a transition, if there is one from the state in which the placement is. It is
-// the only thing that does.
+// to changes the state to next, if next may follow the present state. No other function changes it.
 func (p *Placement) to(next placementState) {
 	if slices.Contains(nextStates[p.state], next) {
 		p.state = next
@@ -183,19 +182,19 @@ func (n *Nodes) Place(w http.ResponseWriter, req *Request) *Placement {
 	return p
 }
 
-// InSession has the exchange be for a session that it does not name itself: that of the
-// connection on which it came. at is where that was just now, or nil.
+// InSession sets the session of an exchange that does not name one: the session of its
+// connection. at is where that session was just now, or nil.
 func (p *Placement) InSession(key stream.SessionKey, at *session.Remote) {
 	p.home = target{key: key, at: at, redirected: true}
 }
 
-// AskLocally has the exchange ask for what a node knows by itself, of sessions in a range.
+// AskLocally makes the exchange ask for the receiving node's own sessions alone, in a range.
 func (p *Placement) AskLocally(in *session.Range) { p.req.Visit.Local = in }
 
 // Begun reports whether a stream of events has begun to answer the exchange.
 func (p *Placement) Begun() bool { return p.out != nil }
 
-// Taken reports whether a newer connection reads that stream.
+// Taken reports whether a newer connection has taken over the stream that answers the exchange.
 func (p *Placement) Taken() bool { return p.out.isTaken() }
 
 // Last returns the id of the event that was written last, or "".
@@ -207,7 +206,7 @@ func (p *Placement) Last() string {
 }
 
 // Run places the exchange, which was not served because of err, until it is answered. The
-// error is to be the answer, unless one has begun.
+// caller answers with the error that Run returns, unless an answer has begun.
 func (p *Placement) Run(err error) error {
 	if p.req.From == nil {
 		defer p.nodes.enter(&p.leaving)()
@@ -217,7 +216,7 @@ func (p *Placement) Run(err error) error {
 			}
 		}()
 	}
-	// What the client has sent is taken, whether it stays or not.
+	// The client's messages are processed even if the client leaves.
 	ctx := context.WithoutCancel(p.req.HTTP.Context())
 	for moves, tries := 0, 0; err != nil; {
 		if errors.Is(err, errAgain) {
@@ -237,8 +236,8 @@ func (p *Placement) Run(err error) error {
 	return nil
 }
 
-// GoOn places the rest of a stream that this node has written to the client up to an event, as its session,
-// which has the secret id, has left this node. The error is as in [Placement.Run].
+// GoOn places the rest of a stream of which this node has written the events up to last. The stream's
+// session, with the secret id, has left this node. The error is as in [Placement.Run].
 func (p *Placement) GoOn(id, last string) error {
 	p.home = target{key: whereabouts.KeyOf(id)}
 	p.target = p.home
@@ -249,7 +248,7 @@ func (p *Placement) GoOn(id, last string) error {
 	return p.Run(errAgain)
 }
 
-// streams notes that a stream begins to be passed on. head is the header of the node that it comes from, or nil.
+// streams notes that a stream begins to be passed on. head is the header from the other node, or nil.
 func (p *Placement) streams(head http.Header) {
 	p.passed = &Passed{Status: http.StatusOK, Streamed: true}
 	p.req.Exchange.Streams(head, !ticket.IsStandalone(p.out.base))
@@ -262,8 +261,8 @@ func (p *Placement) endsAs(why observe.Why) {
 	}
 }
 
-// aim takes in why the exchange was not served here, and sets where it goes next. It returns
-// the error that says that this is nowhere, after so many moves.
+// aim sets the target of the next try from err, the reason that the exchange was not served
+// here. It returns an error if there is no next target, or if moves has reached MostMoves.
 func (p *Placement) aim(err error, moves int) error {
 	var away *session.Redirect
 	switch {
@@ -273,10 +272,10 @@ func (p *Placement) aim(err error, moves int) error {
 		p.target = target{key: away.Key, at: away.Remote, redirected: true}
 	case errors.Is(err, ErrNotHere), errors.Is(err, session.ErrMoved):
 		if p.home.key == "" && errors.Is(err, session.ErrMoved) {
-			return err // it is to be asked again, and not taken for the end of a session
+			return err // the client asks again, and does not take this for the end of a session
 		}
 		if p.home.key == "" {
-			return session.ErrNotFound // no name at all: that would be a new session
+			return session.ErrNotFound // without a session's name, a try would begin a new session
 		}
 		p.run.Again = p.run.Again || errors.Is(err, session.ErrMoved)
 		p.target, p.home.at = p.home, nil
@@ -287,8 +286,8 @@ func (p *Placement) aim(err error, moves int) error {
 	return nil
 }
 
-// try makes one try: the exchange is forwarded to the node that has its session, or served
-// here if that has come here.
+// try makes one try: it forwards the exchange to the node that has the session, or serves
+// it here if the session has come here.
 func (p *Placement) try(ctx context.Context) error {
 	var s *session.Session
 	var err error
@@ -296,7 +295,7 @@ func (p *Placement) try(ctx context.Context) error {
 	case p.req.From != nil:
 		s, err = p.hostForwarded()
 	case p.nodes.isLeaving() && p.state == placed && !p.run.Again && p.req.Visit.Once != "":
-		err = session.ErrClosing // before it is begun anywhere
+		err = session.ErrClosing // no node has begun the exchange
 	default:
 		s, err = p.step(ctx)
 	}
@@ -310,7 +309,7 @@ func (p *Placement) try(ctx context.Context) error {
 	return err
 }
 
-// left notes that the client has left before it was answered, or before its stream has ended.
+// left notes that the client left before the end of its answer.
 func (p *Placement) left() {
 	if p.passed == nil {
 		p.passed = &Passed{}
@@ -318,11 +317,11 @@ func (p *Placement) left() {
 	p.endsAs(observe.Cut)
 }
 
-// over returns why it is not worth while to try again, or nil.
+// over returns the reason not to try again, or nil.
 func (p *Placement) over() error {
 	switch {
 	case p.req.HTTP.Context().Err() != nil && (p.out != nil || p.req.Visit.Once == ""):
-		return errLeft // nobody listens
+		return errLeft // no client waits, and no request is left to run
 	case p.leaving.begun():
 		return ErrLeaving
 	case p.mayHaveRun():
@@ -333,29 +332,28 @@ func (p *Placement) over() error {
 	return nil
 }
 
-// mayHaveRun reports whether a node may have begun a modern request that is not to run twice: no
-// other node would know.
+// mayHaveRun reports whether a node may have begun a modern request that must not run twice: no
+// other node could know that it has begun.
 func (p *Placement) mayHaveRun() bool {
 	return p.req.Modern && p.key == "" && p.state == sent && !p.req.Exchange.Repeatable()
 }
 
-// ErrHere says that the session of an exchange on a mux has come here: the mux serves it.
+// ErrHere says that the session of an exchange on a mux has come to this node: the mux serves the exchange.
 var ErrHere = errors.New("the session has come to this node")
 
-// serveIn serves the exchange here, as its session, or the one that it concerns, has come
-// here.
+// serveIn serves the exchange on this node, in s: its own session, or the session that it concerns.
 func (p *Placement) serveIn(s *session.Session) error {
 	p.run.Session, p.run.Redirected = s, p.redirected
 	switch {
 	case p.out != nil:
 		return p.continueIn(s)
-	case p.req.Visit.Once != "" && (p.state == sent || p.run.Again): // it may have begun already
+	case p.req.Visit.Once != "" && (p.state == sent || p.run.Again): // the call may have begun already
 		p.run = Run{Session: s, Name: p.req.Visit.Once, Again: true}
 	case p.req.Visit.Stays && p.key == p.home.key: // not another session, which the request concerns
 		return ErrHere
 	}
 	if p.req.From == nil {
-		p.nodes.exit(&p.leaving) // drained as what is served here
+		p.nodes.exit(&p.leaving) // while served here, it is drained with this node's own exchanges
 		defer func() { p.nodes.enter(&p.leaving) }()
 	}
 	began := time.Now()
@@ -368,7 +366,7 @@ func (p *Placement) serveIn(s *session.Session) error {
 	return err
 }
 
-// continueIn has the stream that answers go on with what this node has of it.
+// continueIn continues the stream that answers with the events that this node has.
 func (p *Placement) continueIn(s *session.Session) error {
 	p.to(streaming)
 	to := Answer{Onto: p.w, Last: p.out.last, HasID: p.leaving.hasID}
@@ -386,10 +384,10 @@ func (p *Placement) continueIn(s *session.Session) error {
 	if to.Ending == EndsMoved {
 		return errAgain
 	}
-	return nil // if nothing is kept, a client that comes back is told
+	return nil // if the rest is lost, the client learns it when it comes back
 }
 
-// pause waits between two tries, which others who want the same session make too.
+// pause waits between two tries, with jitter: other placements may try for the same session.
 func (p *Placement) pause(d time.Duration) {
 	t := time.NewTimer(d + rand.N(5*time.Millisecond))
 	defer t.Stop()
@@ -400,19 +398,18 @@ func (p *Placement) pause(d time.Duration) {
 	}
 }
 
-// ErrUnknown stands for requests that may have been taken by a node that was lost
-// then.
+// ErrUnknown is the outcome of requests that a node may have taken before it was lost.
 var ErrUnknown = errors.New(protocol.TextOutcomeUnknown)
 
 // errLeft says that the client has left.
 var errLeft = errors.New("the client has left")
 
-// errAgain wraps what says that a request was not answered, and that it is to be
-// looked again where the session is.
+// errAgain marks an error after which the request is not answered: the session
+// is looked up again, and the request tried again.
 var errAgain = errors.New("not answered")
 
-// failed gives the placement up, and returns what its client is to be told. Where the
-// answer has begun that ends, for the client to come back.
+// failed gives the placement up, and returns the error for the client. An answer that
+// has begun ends, so that the client comes back.
 func (p *Placement) failed(err error) error {
 	was := p.state
 	p.to(done)
@@ -426,7 +423,7 @@ func (p *Placement) failed(err error) error {
 		return err
 	}
 	if was == sent && p.req.HTTP.Method == http.MethodDelete && errors.Is(err, session.ErrNotFound) {
-		p.w.WriteHeader(http.StatusNoContent) // it was deleted before its node was lost
+		p.w.WriteHeader(http.StatusNoContent) // the session was deleted before its node was lost
 		return nil
 	}
 	if was == sent && p.req.Visit.Once != "" && !errors.Is(err, session.ErrNotFound) && !p.req.Exchange.Repeatable() {
@@ -435,9 +432,9 @@ func (p *Placement) failed(err error) error {
 	return err
 }
 
-// waited notes that the answer was waited for since a time, and did not come. If that
-// was long, the session is looked for as long as it was at first. A node that breaks
-// each connection at once is not tried for ever.
+// waited notes that a node was asked at since and gave no answer. After a long wait
+// the tries get their full time, reachFor, again; after a short one they do not, so
+// that a node that breaks each connection at once is not tried for ever.
 func (p *Placement) waited(since time.Time) {
 	if time.Since(since) > reachFor/2 {
 		p.end = time.Now().Add(reachFor)

@@ -18,25 +18,25 @@ import (
 )
 
 // A forwardedStream copies a stream of events from another node to a client, whole events only,
-// and knows the last event id. When that node is lost the stream continues from another
-// node, in the same response, or from this node if the session comes here.
+// and keeps the last event id. If that node is lost, the stream continues in the same response:
+// from another node, or from this one if the session comes here.
 type forwardedStream struct {
 	p *Placement
 	c *http.ResponseController
-	// session is the secret id of the session, to come back as its client.
+	// session is the secret id of the session, to request the rest of the stream as its client.
 	session string
-	last    string // id of the event that was copied last, or of the position before the first
-	base    string // the name of the stream that was asked for, "" if that is not known
-	others  bool   // events of other streams came on the same connection
-	rest    []byte // the beginning of an event whose end has not come
-	broken  error  // why the client can't be written to
-	// continued reports that this is not the first node that the stream comes from.
+	last    string // id of the event copied last, or of the position before the first event
+	base    string // the name of the requested stream, or "" if it is not known
+	others  bool   // the same response has events of other streams
+	rest    []byte // the beginning of an incomplete event
+	broken  error  // why a write to the client failed
+	// continued says that the stream has continued from a second node.
 	continued bool
 	ending    Ending
-	ends      bool // what is written is the last
+	ends      bool // the events taken now are the last
 }
 
-// begin begins to answer with a stream of events.
+// begin answers with the stream of events in res.
 func (p *Placement) begin(res *http.Response, at *session.Remote) error {
 	p.setHeader(res)
 	f := &forwardedStream{p: p, c: http.NewResponseController(p.w), last: res.Header.Get(HeaderAt)}
@@ -48,14 +48,14 @@ func (p *Placement) begin(res *http.Response, at *session.Remote) error {
 	}
 	if at != nil {
 		f.session = at.ID
-	} else if ids := res.Header[protocol.HeaderSession]; len(ids) > 0 { // it began elsewhere, just now
+	} else if ids := res.Header[protocol.HeaderSession]; len(ids) > 0 { // the session has just begun, on that node
 		f.session = ids[0]
 		p.key = whereabouts.KeyOf(f.session)
 	}
 	if p.req.Visit.Pair {
 		p.key = stream.SessionKey(f.base)
 	}
-	_ = f.c.SetReadDeadline(time.Time{}) // which is meant for requests
+	_ = f.c.SetReadDeadline(time.Time{}) // the deadline is meant for requests
 	if to := SinkOf(p.w); to != nil {
 		to.Open(res.Header)
 	}
@@ -64,28 +64,28 @@ func (p *Placement) begin(res *http.Response, at *session.Remote) error {
 	return f.copy(res)
 }
 
-// An Ending is why a stream that is passed on has ended.
+// An Ending is the reason that a stream to a client has ended.
 type Ending uint8
 
 // The endings.
 const (
-	EndsItself   Ending = iota // or was cut off
+	EndsItself   Ending = iota // or it was cut off
 	EndsAnswered               // all requests have their responses
 	EndsTaken                  // a newer connection reads it
-	EndsMoved                  // its session has left this node, which had begun to serve it
+	EndsMoved                  // the session has left this node, which served the stream
 )
 
-// mostRest is how many bytes of an event whose end has not come are held without a thought.
+// mostRest is how many bytes of an incomplete event may keep a grown buffer: with fewer in it, take shrinks the buffer once it exceeds 4*mostRest.
 const mostRest = 64 << 10
 
-// together is how many bytes of an answer net/http surely writes with its head and its end at once, in 4 KiB.
+// together is how many bytes of an answer net/http surely writes at once with the head and the end: its buffer has 4 KiB.
 const together = 2 << 10
 
-// chunks are what is read at a time.
+// chunks are buffers for one read.
 var chunks = sync.Pool{New: func() any { return new([16 << 10]byte) }}
 
-// copy copies the stream to its end (nil). The error is errCut if the stream has to be
-// continued.
+// copy copies the stream until it ends or the client leaves (nil). The error is errCut
+// if another node has to continue the stream.
 func (f *forwardedStream) copy(from *http.Response) error {
 	chunk := chunks.Get().(*[16 << 10]byte)
 	defer chunks.Put(chunk)
@@ -128,12 +128,12 @@ func (f *forwardedStream) cut() error {
 	f.p.to(broken)
 	f.p.end = time.Now().Add(reachFor)
 	if f.others || f.last == "" && f.p.req.HTTP.Method != http.MethodGet || f.p.req.Modern {
-		return ErrUnreached // its client knows best what it has
+		return ErrUnreached // the client resumes by its own event ids
 	}
 	return errCut
 }
 
-// continueFrom continues the stream with the response of another node.
+// continueFrom continues the stream with another node's response.
 func (f *forwardedStream) continueFrom(res *http.Response) error {
 	switch {
 	case res.StatusCode == http.StatusOK && IsEvents(res.Header):
@@ -145,15 +145,15 @@ func (f *forwardedStream) continueFrom(res *http.Response) error {
 		return errAgain
 	}
 	if res.StatusCode != http.StatusNoContent && f.p.leaving.awaitsID() && !f.p.req.Visit.Stays {
-		return ErrUnreached // nothing is kept, and the client has nothing to come back with
+		return ErrUnreached // the rest is lost, and the client has no event id to resume by
 	}
-	return nil // all was said, or nothing is kept: a client that comes back is told
+	return nil // the stream is complete, or its rest is lost: the client learns it when it comes back
 }
 
-// isTaken reports whether a newer connection reads the stream. f is nil if none has begun.
+// isTaken reports whether a newer connection has taken over the stream. f is nil if no stream has begun.
 func (f *forwardedStream) isTaken() bool { return f != nil && f.ending == EndsTaken }
 
-// take takes a part of the stream, and writes the events that are whole by now.
+// take appends text to the part of the stream that is not written, and writes its whole events.
 func (f *forwardedStream) take(text []byte) {
 	from := max(0, len(f.rest)-1)
 	f.rest = append(f.rest, text...)
@@ -198,8 +198,7 @@ func (f *forwardedStream) writeEvents(text []byte) error {
 	return err
 }
 
-// withoutEndpoint removes the endpoint event of revision 2024-11-05, which the client got
-// before.
+// withoutEndpoint removes the endpoint event of revision 2024-11-05, which the client already has.
 func withoutEndpoint(text []byte) []byte {
 	first, rest, _ := bytes.Cut(text, []byte("\n\n"))
 	if bytes.Contains(first, []byte("\nevent: endpoint\n")) {
@@ -208,8 +207,8 @@ func withoutEndpoint(text []byte) []byte {
 	return text
 }
 
-// WriteLast writes the last event of an answer, of which wrote bytes are written with it. Its last byte goes out with the end of the answer: a client
-// that leaves when it has read the event leaves nothing unread.
+// WriteLast writes the last event of an answer. wrote is how many bytes of the answer are written together, the event among them. The event's last
+// byte is sent with the end of the answer, so that a client that leaves after the event leaves nothing unread.
 func WriteLast(w http.ResponseWriter, text []byte, wrote int) error {
 	if len(text) == 0 {
 		return nil
@@ -226,7 +225,7 @@ func WriteLast(w http.ResponseWriter, text []byte, wrote int) error {
 	return err
 }
 
-// write writes and flushes, in bounded time.
+// write writes events to the client and flushes, within Options.WriteTimeout.
 func (f *forwardedStream) write(text []byte) error {
 	if to := SinkOf(f.p.w); to != nil {
 		return tell(to, text)
@@ -244,7 +243,7 @@ func (f *forwardedStream) write(text []byte) error {
 	return nil
 }
 
-// end tells the client what there is to tell at the end of a stream that nobody continues.
+// end writes Exchange.Lost at the end of a stream that no node continues.
 func (f *forwardedStream) end() {
 	if f.broken != nil {
 		return
@@ -261,7 +260,7 @@ func (f *forwardedStream) end() {
 	}
 }
 
-// tell has a sink take whole events of another node.
+// tell writes whole events of another node to a sink.
 func tell(to Sink, text []byte) error {
 	var said []byte
 	for events := sse.NewReader(bytes.NewReader(text), len(text)+1); ; {

@@ -11,23 +11,22 @@ import (
 )
 
 // sweepEvery is how often one of the nodes looks for sessions without an owner, beside the
-// sweeps after a node is gone. The engine lists all sessions for a sweep. That takes at most
-// one part in sweepShare of its time, unless a sweep is due in which each node has one in
-// sweepAtLeast.
+// sweeps after a node is lost. The engine lists all sessions for a sweep. That takes at most one
+// part in sweepShare of the time, unless sweeps would then be further apart than sweepAtLeast.
 const (
 	sweepEvery   = 30 * time.Second
 	sweepShare   = 20
 	sweepAtLeast = 10 * time.Minute
 )
 
-// sweepAfter is how long a sweep waits after a node is gone. Requests of clients take over
-// the sessions that they need before that.
+// sweepAfter is how long a sweep waits after a node is lost. Before that, clients'
+// requests take over the sessions that they need.
 const sweepAfter = 200 * time.Millisecond
 
-// sweepAgain is when a sweep is tried again that ended with an error of the store.
+// sweepAgain is the time from a sweep that failed to the next try.
 const sweepAgain = 2 * time.Second
 
-// sweep takes over the sessions of nodes that are gone: this node's share when a node is gone,
+// sweep takes over the sessions of nodes that are lost: this node's share when a node is lost,
 // and from time to time all of them.
 func (n *Nodes) sweep() {
 	t := time.NewTimer(0)
@@ -37,7 +36,7 @@ func (n *Nodes) sweep() {
 		select {
 		case <-n.quit:
 			return
-		case <-n.lost: // all nodes notice that at the same time, and take their shares
+		case <-n.lost: // all nodes notice the loss at the same time, and take their shares
 			if !n.sleep(sweepAfter) {
 				return
 			}
@@ -58,7 +57,7 @@ func (n *Nodes) sweep() {
 	}
 }
 
-// sleep waits, and reports whether close was not called meanwhile.
+// sleep waits for d. It returns false if Close was called meanwhile.
 func (n *Nodes) sleep(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -70,8 +69,8 @@ func (n *Nodes) sleep(d time.Duration) bool {
 	}
 }
 
-// sweepOnce takes over the sessions without an owner for which mine is true. It is false if
-// that failed.
+// sweepOnce takes over the sessions without an owner for which mine is true. It returns
+// false after an error of the store.
 func (n *Nodes) sweepOnce(mine func(stream.SessionKey) bool) bool {
 	ctx, stop := n.until(10 * time.Minute)
 	defer stop()
@@ -83,8 +82,8 @@ func (n *Nodes) sweepOnce(mine func(stream.SessionKey) bool) bool {
 	return err == nil
 }
 
-// mine reports whether this node is the one to take a session over: each node that lives has
-// its share, and all agree on it (rendezvous hashing).
+// mine reports whether a session is in this node's share: living nodes agree on the shares
+// by rendezvous hashing.
 func (n *Nodes) mine(key stream.SessionKey) bool {
 	me := weight(n.node.Name(), key)
 	for _, name := range n.node.Peers() {

@@ -10,12 +10,12 @@ import (
 	"holdfast/internal/sse"
 )
 
-// Clients are to take both forms of an answer, JSON and a stream of events (2025-11-25, Transports, "Sending Messages to
-// the Server"). Many that are not made with an SDK say nothing, or name one. They get what they take:
-// docs/decisions/0041-clients-as-they-are.md.
+// Clients must accept both forms of an answer, JSON and a stream of events (2025-11-25, Transports, "Sending Messages to
+// the Server"). Many clients that are not made with an SDK send no Accept, or name one form. They get a form that they
+// accept: docs/decisions/0041-clients-as-they-are.md.
 
-// readPost reads and parses the body of a POST. If it is not what it should be the request
-// is answered, and it is false.
+// readPost checks Accept, and reads and parses the body of a POST. If it returns false,
+// the request was answered.
 func (h *Handler) readPost(w http.ResponseWriter, x *exchange.Exchange) (ok bool) {
 	if accept := x.HTTP.Header["Accept"]; len(accept) != 1 || accept[0] != usualAccept {
 		if x.Form, ok = formOf(accept); !ok {
@@ -28,7 +28,7 @@ func (h *Handler) readPost(w http.ResponseWriter, x *exchange.Exchange) (ok bool
 	return ok
 }
 
-// formOf returns the form that an Accept header asks for. It is false if there is none.
+// formOf returns the form that an Accept header asks for. ok is false if it allows neither.
 func formOf(accept []string) (as answering.Form, ok bool) {
 	switch json, events := accepts(accept, "application/json"), accepts(accept, sse.ContentType); {
 	case json && events:
@@ -41,16 +41,16 @@ func formOf(accept []string) (as answering.Form, ok bool) {
 	return answering.AnyForm, false
 }
 
-// usualAccept is what most clients accept.
+// usualAccept is the Accept of most clients.
 const usualAccept = "application/json, text/event-stream"
 
-// accepts reports whether a client takes a media type. It takes all if it sends no Accept, or an empty one (RFC 9110,
-// section 12.5.1).
+// accepts reports whether a client accepts a media type. Without an Accept, or with an empty one, it accepts all (RFC
+// 9110, section 12.5.1).
 func accepts(accept []string, media string) bool {
 	return isSilent(accept) || allows(accept, media)
 }
 
-// isSilent reports whether an Accept header says nothing.
+// isSilent reports whether an Accept header is absent or empty.
 func isSilent(accept []string) bool {
 	for _, list := range accept {
 		if strings.Trim(list, " \t,") != "" {
@@ -60,8 +60,8 @@ func isSilent(accept []string) bool {
 	return true
 }
 
-// allows reports whether an Accept header allows a media type: what the range that
-// fits it best says (RFC 9110, section 12.5.1).
+// allows reports whether an Accept header allows a media type. The media range
+// that fits it best decides (RFC 9110, section 12.5.1).
 func allows(accept []string, media string) bool {
 	major, _, _ := strings.Cut(media, "/")
 	best, ok := 0, false
@@ -86,7 +86,7 @@ func allows(accept []string, media string) bool {
 	return ok
 }
 
-// refused reports whether the parameters of a media range give it no weight.
+// refused reports whether the parameters of a media range give it the weight 0.
 func refused(params string) bool {
 	for p := range strings.SplitSeq(params, ";") {
 		name, value, _ := strings.Cut(strings.TrimSpace(p), "=")

@@ -18,7 +18,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A bodyReader reads the bodies of requests, and answers those whose bodies it refuses.
+// A bodyReader reads the bodies of requests, and answers the requests that it refuses.
 type bodyReader struct {
 	answers *answering.Writer
 	callers *callers
@@ -38,14 +38,14 @@ func (b *bodyReader) limit(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(b.timeout))
 }
 
-// unlimit is called when the body has been read. net/http continues to read the connection, to notice when the client disconnects.
+// unlimit removes the bound, when the body has been read. net/http reads on from the connection, to notice that the client disconnects.
 func (b *bodyReader) unlimit(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 && !serverLimits(r) {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	}
 }
 
-// serverLimits reports whether the server limits the time of reading requests.
+// serverLimits reports whether the http.Server bounds the time of reading requests.
 func serverLimits(r *http.Request) bool {
 	s, ok := r.Context().Value(http.ServerContextKey).(*http.Server)
 	return ok && s.ReadTimeout > 0
@@ -55,10 +55,10 @@ func serverLimits(r *http.Request) bool {
 const shortBody = 64 << 10
 
 // tinyBody is the size, in bytes, up to which a body is not counted: it costs less than its
-// connection. So small requests and responses are read even when there is no room for more.
+// connection. So small requests and responses are read even when memory for bodies has run out.
 const tinyBody = 8 << 10
 
-// read reads a body within the limits of size, memory and time: [Options.BodyTimeout], and a second for each 64 KiB that have come.
+// read reads a body, and bounds its size, its memory, and its time: [Options.BodyTimeout], and a second for each 64 KiB read.
 func (b *bodyReader) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if r.ContentLength > b.most {
 		return nil, &http.MaxBytesError{Limit: b.most}
@@ -90,12 +90,12 @@ type intake struct {
 	tenant   string
 	most     int64
 	patience time.Duration
-	deadline func(time.Time) error // of what is read from; nil: it has its own
+	deadline func(time.Time) error // sets the reader's deadline; nil: the http.Server sets it
 	counted  int64
 }
 
-// read reads r to its end, which comes after size bytes; -1: that is not known. Memory is allocated as bytes come, and not for the
-// size that was announced. What was read stays counted until done.
+// read reads r to its end, which comes after size bytes; -1: the size is not known. Memory is allocated as bytes come, and not for
+// the announced size. The bytes stay counted until done.
 func (x *intake) read(r io.Reader, size int64) ([]byte, error) {
 	began := time.Now()
 	room := int64(shortBody)
@@ -109,7 +109,7 @@ func (x *intake) read(r io.Reader, size int64) ([]byte, error) {
 		if len(data) == cap(data) {
 			room := int64(2 * cap(data))
 			if size > 0 {
-				room = min(room, size+1) // which is read to see that it is the end
+				room = min(room, size+1) // one byte more, to see the end
 			}
 			if size < 0 && !x.count(room-x.counted) {
 				return nil, answering.ErrNoRoom
@@ -132,7 +132,7 @@ func (x *intake) read(r io.Reader, size int64) ([]byte, error) {
 	}
 }
 
-// count counts n bytes more.
+// count counts n more bytes. It returns false if there is no room for them.
 func (x *intake) count(n int64) bool {
 	if !x.flight.Read(x.tenant, n) {
 		return false
@@ -147,7 +147,7 @@ func (x *intake) done() {
 	x.counted = 0
 }
 
-// Read reads a message that comes in pieces. They are counted, as those of a body are, and must come in time.
+// Read reads a piece of a message. Pieces are counted as those of a body are, and must come in time.
 func (x *pieces) Read(b []byte) (int, error) {
 	if x.n == 0 {
 		x.began = time.Now()
@@ -155,13 +155,13 @@ func (x *pieces) Read(b []byte) (int, error) {
 	_ = x.deadline(x.began.Add(x.patience + time.Duration(x.n>>16)*time.Second))
 	n, err := x.r.Read(b)
 	x.n += int64(n)
-	if x.n > tinyBody && x.n > x.counted && !x.count(x.n) { // at least twice as much
+	if x.n > tinyBody && x.n > x.counted && !x.count(x.n) { // which counts at least as much again
 		return n, answering.ErrNoRoom
 	}
 	return n, err
 }
 
-// pieces are those of one message after the other, of a WebSocket.
+// pieces reads the messages of a WebSocket, one after the other, each in pieces.
 type pieces struct {
 	intake
 	r     io.Reader
@@ -169,12 +169,12 @@ type pieces struct {
 	began time.Time
 }
 
-// meter returns what counts the messages of a WebSocket of a tenant.
+// meter returns a Meter that counts the messages of a tenant's WebSocket.
 func (b *bodyReader) meter(tenant string, deadline func(time.Time) error) websocket.Meter {
 	return &pieces{intake: intake{flight: b.flight, tenant: tenant, patience: b.timeout, deadline: deadline}}
 }
 
-// Begin begins to read a message.
+// Begin returns the reader of the next message, which comes from r.
 func (x *pieces) Begin(r io.Reader) io.Reader {
 	x.r, x.n = r, 0
 	return x
@@ -183,8 +183,8 @@ func (x *pieces) Begin(r io.Reader) io.Reader {
 // Done ends the reading of a message.
 func (x *pieces) Done() { x.done() }
 
-// readMessages reads the body of a request and parses its messages, which [bodyReader.admits] is still to see. If ok is
-// false the request was answered.
+// readMessages reads the body of a request and parses its messages, which the caller passes to [bodyReader.admits]. If
+// ok is false, the request was answered.
 func (b *bodyReader) readMessages(w http.ResponseWriter, r *http.Request) (msgs []jsonrpc.Message, batch, ok bool) {
 	if !isJSON(r.Header["Content-Type"]) {
 		b.answers.Reject(w, http.StatusUnsupportedMediaType, errf(codeInvalid, "Content-Type must be application/json"))
@@ -221,10 +221,10 @@ func (b *bodyReader) rejectBody(w http.ResponseWriter, r *http.Request, err erro
 	switch {
 	case errors.As(err, &tooLarge):
 		b.answers.Reject(w, http.StatusRequestEntityTooLarge, errf(codeInvalid, "the body is larger than %d bytes", tooLarge.Limit))
-	case errors.As(err, &refused): // what authenticates clients has looked at the body
+	case errors.As(err, &refused): // from Options.Authenticate, which has wrapped the body
 		b.answers.FailDenied(w, err, b.answers.Denied(r, nil, b.callers.asker(r)))
 	case errors.Is(err, answering.ErrNoRoom):
-		w.Header().Set("Connection", "close") // and what comes is not read
+		w.Header().Set("Connection", "close") // the rest of the body is not read
 		b.answers.Fail(w, err)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		b.answers.Reject(w, http.StatusRequestTimeout, errf(jsonrpc.CodeParse, "the body took too long"))
@@ -233,7 +233,7 @@ func (b *bodyReader) rejectBody(w http.ResponseWriter, r *http.Request, err erro
 	}
 }
 
-// admits reports whether the messages of an exchange mean the same to every server, and its client may send them. If not,
+// admits reports whether every server would read the messages of an exchange alike, and the client may send them. If not,
 // the request was answered.
 func (b *bodyReader) admits(w http.ResponseWriter, x *exchange.Exchange, ofModern bool) bool {
 	if e := exchange.CheckClear(x.Msgs, ofModern); e != nil {
@@ -248,8 +248,8 @@ func (b *bodyReader) admits(w http.ResponseWriter, x *exchange.Exchange, ofModer
 	return err == nil
 }
 
-// rejectInvalid is reject with status 400, for JSON that is no message. The error has the id of a request if that can be
-// read (JSON-RPC 2.0, section 5).
+// rejectInvalid rejects JSON that is not a message with status 400. The error has the request's id if that can be read
+// (JSON-RPC 2.0, section 5).
 func (b *bodyReader) rejectInvalid(w http.ResponseWriter, data []byte, e *jsonrpc.Error) {
 	id, _ := rpc.RequestID(data)
 	b.answers.TellRefused(w, http.StatusBadRequest, e)

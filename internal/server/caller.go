@@ -13,7 +13,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// The callers are the clients of this node, and other nodes that forward requests: who makes a request, and what its
+// The callers find the principal of a request, from a client or forwarded by another node, and the messages that its
 // client may send.
 type callers struct {
 	forwarded     bool // other nodes may forward requests
@@ -31,15 +31,15 @@ func newCallers(opts *Options) callers {
 	}
 }
 
-// visit returns what another node has told of a request, or nil for a client's.
+// visit returns the visit of a request that another node has forwarded, or nil for a client's.
 func (c *callers) visit(r *http.Request) *placement.Visit {
 	if !c.forwarded {
-		return nil // and nothing is looked for
+		return nil // without a look into the context
 	}
 	return placement.VisitOf(r)
 }
 
-// principal returns who makes a request, and for which server.
+// principal returns the principal of a request, which includes the server that it is for.
 func (c *callers) principal(r *http.Request) caller.Principal {
 	if v := c.visit(r); v != nil {
 		return caller.Parse(string(v.Principal))
@@ -48,28 +48,28 @@ func (c *callers) principal(r *http.Request) caller.Principal {
 	return caller.At(server, c.asker(r))
 }
 
-// asker returns who makes a request to this node, whichever server it is for.
+// asker returns the name of a client's principal, without the server.
 func (c *callers) asker(r *http.Request) string {
-	defer panics.Raise(c.logger, "Options.Principal") // it must never be taken for nobody in particular
+	defer panics.Raise(c.logger, "Options.Principal") // after a panic the client must not be taken for anonymous
 	return c.whose(r)
 }
 
 type serverKey struct{}
 
-// WithServer returns a context for a request to the server of a name, where the handler has
-// many: a session that is begun with it belongs to that server, and can be used with such
-// requests only. The name must not contain a NUL.
+// WithServer returns a context for a request to the server called name, where the handler
+// has many. A session that begins with such a request belongs to that server, and can be
+// used only with requests to it. The name must not contain a NUL.
 func WithServer(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, serverKey{}, name)
 }
 
-// NameOf returns the name that [WithServer] was given, or "".
+// NameOf returns the name in a context from [WithServer], or "".
 func NameOf(ctx context.Context) string {
 	name, _ := ctx.Value(serverKey{}).(string)
 	return name
 }
 
-// pack returns what another node is told of a request's context.
+// pack returns the data of a request's context that goes to another node.
 func (c *callers) pack(ctx context.Context) []byte {
 	if c.packs == nil {
 		return nil
@@ -78,7 +78,7 @@ func (c *callers) pack(ctx context.Context) []byte {
 	return c.packs(ctx)
 }
 
-// unpack puts it into the request's context.
+// unpack puts the data from pack into a request's context.
 func (c *callers) unpack(r *http.Request, info []byte) *http.Request {
 	if c.unpacks == nil || len(info) == 0 {
 		return r
@@ -87,16 +87,16 @@ func (c *callers) unpack(r *http.Request, info []byte) *http.Request {
 	return c.unpacks(r, info)
 }
 
-// tenant names whom the use that a request makes is counted against. A request that
-// another node sent on has its client's address; of one that a connection makes for
-// its client in a session, the session knows ([session.Session.Tenant]).
+// tenant returns the tenant of a request. A request that another node has forwarded
+// has its client's address. A request of a session's connection has the session's
+// tenant instead ([session.Session.Tenant]).
 func (c *callers) tenant(r *http.Request) string {
 	return caller.TenantOf(c.principal(r), r.RemoteAddr)
 }
 
 type tellerKey struct{}
 
-// told returns the request with what [TellRefused] needs in its context.
+// told returns the request with h in its context, for [TellRefused].
 func (h *Handler) told(r *http.Request) *http.Request {
 	if h.opts.Observers == nil {
 		return r
@@ -104,9 +104,9 @@ func (h *Handler) told(r *http.Request) *http.Request {
 	return r.WithContext(context.WithValue(r.Context(), tellerKey{}, h))
 }
 
-// TellRefused tells observers of a request that Options.Authenticate refuses. The reason is one of few,
-// in lower case with underscores. With status 403, Options.Principal must say who was proven to make
-// the request, or "".
+// TellRefused tells observers of a request that Options.Authenticate refuses. The reason is one of a
+// small set, in lower case with underscores. With status 403, Options.Principal must return the
+// principal that the request has proven to be, or "".
 func TellRefused(r *http.Request, reason string, status int) {
 	h, ok := r.Context().Value(tellerKey{}).(*Handler)
 	if !ok {
@@ -122,26 +122,26 @@ func TellRefused(r *http.Request, reason string, status int) {
 	h.opts.Observers.Happened(e)
 }
 
-// A Permit returns why the client of a request must not send a message, or nil.
+// A Permit returns an error that says why a client must not send a message, or nil.
 type Permit func(*jsonrpc.Message) error
 
 type permitKey struct{}
 
-// permits are what WithPermit was given.
+// permits are the arguments of WithPermit.
 type permits struct {
 	permit      Permit
 	singleTools func() bool
 }
 
-// WithPermit returns a context for a request of a client who may not send everything: each message that it brings is looked
-// at. singleTools reports whether that depends on single tools, now. Then there are no new WebSockets for the client: what
-// comes on one may be for another node, and is not looked at here. Only Options.Authenticate may put it before the handler.
+// WithPermit returns a context for a request of a client that may not send every message: permit checks each message of the
+// request. singleTools reports whether permit now depends on single tools. Then the client gets no new WebSockets, as a WebSocket
+// may be forwarded to another node, and its messages are not checked here. Only Options.Authenticate may use WithPermit.
 func WithPermit(ctx context.Context, permit Permit, singleTools func() bool) context.Context {
 	return context.WithValue(ctx, permitKey{}, &permits{permit, singleTools})
 }
 
-// permit returns the permit of a request's client; nil: it may send everything. What another node
-// forwards was looked at there.
+// permit returns the permit of a request's client; nil: the client may send every message.
+// Forwarded requests were checked on the client's node.
 func (c *callers) permit(ctx context.Context) Permit {
 	if !c.authenticated {
 		return nil
@@ -152,14 +152,14 @@ func (c *callers) permit(ctx context.Context) Permit {
 	return nil
 }
 
-// bySingleTools reports whether what a request's client may send depends on single tools.
+// bySingleTools reports whether the permit of a request's client depends on single tools.
 func (c *callers) bySingleTools(ctx context.Context) bool {
 	p, _ := ctx.Value(permitKey{}).(*permits)
 	return c.authenticated && p != nil && p.singleTools()
 }
 
-// permitted returns why the client of a request must not send messages, and the first that it must
-// not send; or nil.
+// permitted returns the first message that the client of a request must not send, and the reason
+// as an error; or nil.
 func (c *callers) permitted(ctx context.Context, msgs []jsonrpc.Message) (not *jsonrpc.Message, err error) {
 	permit := c.permit(ctx)
 	if permit == nil {
@@ -174,7 +174,7 @@ func (c *callers) permitted(ctx context.Context, msgs []jsonrpc.Message) (not *j
 	return nil, nil
 }
 
-// errNoSocket refuses a WebSocket.
+// errNoSocket refuses a WebSocket to a client with a permit for single tools.
 var errNoSocket = &protocol.Unauthorized{
 	Status: http.StatusForbidden,
 	Text:   "this server has scopes for single tools, and no WebSockets therefore: use Streamable HTTP",

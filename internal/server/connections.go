@@ -13,8 +13,8 @@ import (
 	"holdfast/internal/server/websocket"
 )
 
-// The charges are for requests that take more than their connection counts for (watch.Bound), to the address of their client.
-// A plain request over a connection of its own does not.
+// The charges count the memory of requests that take more than their connection counts for (watch.Bound), against the address
+// of their client. A plain request over a connection of its own takes no more.
 type charges struct {
 	memory  *budget.Connections // nil: nothing is counted
 	guards  *guard.Guard
@@ -22,16 +22,16 @@ type charges struct {
 	logger  *slog.Logger
 }
 
-// What such requests count for, in bytes, beside their connection.
+// The charges in bytes, beside the connection's.
 const (
 	socketCost  = 24 << 10 // a WebSocket
 	streamCost  = 12 << 10 // a stream of events that a GET opens
-	sharedCost  = 16 << 10 // one of the requests that a connection of HTTP/2 carries at a time
-	proxiedCost = 20 << 10 // one that a proxy has sent on, on a connection that is charged to no client
-	fieldCost   = 96       // a field of a header, of HTTP/2, beside its bytes
+	sharedCost  = 16 << 10 // a request that shares a connection of HTTP/2
+	proxiedCost = 20 << 10 // a request from a proxy, on a connection that is charged to no client
+	fieldCost   = 96       // a header field of HTTP/2, beside its bytes
 )
 
-// carries returns a request with the address of its client, and what it is charged.
+// carries returns the request with its client's address, and its charge in bytes.
 func (c *charges) carries(r *http.Request) (_ *http.Request, cost int64) {
 	of := c.guards.OfClient(r)
 	if of != r {
@@ -49,7 +49,7 @@ func (c *charges) carries(r *http.Request) (_ *http.Request, cost int64) {
 	return of, cost
 }
 
-// headerCost returns what a header takes, in bytes.
+// headerCost returns the charge for a header, in bytes.
 func headerCost(header http.Header) (cost int64) {
 	for name, values := range header {
 		for _, value := range values {
@@ -59,29 +59,29 @@ func headerCost(header http.Header) (cost int64) {
 	return cost
 }
 
-// takes charges a request to its client's address. If it is false there is no room, and the request is answered.
+// takes charges a request to its client's address. If it returns false, there was no room, and the request was answered.
 func (c *charges) takes(w http.ResponseWriter, r *http.Request, cost int64) bool {
 	if c.memory.Take(addressOf(r), cost) {
 		return true
 	}
 	c.crowded(r.RemoteAddr)
 	if r.ProtoMajor == 1 {
-		w.Header().Set("Connection", "close") // and a body that comes is not read
+		w.Header().Set("Connection", "close") // the body is not read
 	}
 	c.answers.Fail(w, budget.ErrConnections)
 	return false
 }
 
-// gives ends that.
+// gives takes the charge of a request back.
 func (c *charges) gives(r *http.Request, cost int64) {
 	c.memory.Add(addressOf(r), -cost)
 }
 
-// addressOf names whom a connection is charged to, before it is known who its client is.
+// addressOf returns the tenant that a request is charged to before its principal is known: its address.
 func addressOf(r *http.Request) string { return caller.TenantOf(caller.Principal{}, r.RemoteAddr) }
 
-// bound returns that of the connections on which the handler is served. Those of a proxy that is trusted have no share, as
-// they are of many clients.
+// bound returns the bound of the handler's connections, or nil. Connections of a trusted proxy are charged to no tenant,
+// as they are of many clients.
 func (c *charges) bound() *watch.Bound {
 	if c.memory == nil {
 		return nil
@@ -98,7 +98,7 @@ func (c *charges) bound() *watch.Bound {
 	}
 }
 
-// crowded logs that there was no room for a connection, or for what it carries.
+// crowded logs that there was no room for a connection or a request on it.
 func (c *charges) crowded(remote string) {
 	c.logger.Warn("a connection was refused: those that are open take up what --memory has room for, in all or for one address (--max-share)", "address", remote)
 }

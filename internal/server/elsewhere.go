@@ -14,10 +14,10 @@ import (
 	"holdfast/stream"
 )
 
-// elsewhere asks other nodes for what sessions want to know: a [session.Elsewhere].
+// elsewhere makes the requests of package session to other nodes: a [session.Elsewhere].
 type elsewhere struct{ h *Handler }
 
-// request returns a request to another node for what concerns a principal.
+// request returns the exchange of a request to other nodes, for a principal.
 func (e elsewhere) request(ctx context.Context, principal caller.Principal, method string, params []byte) (*exchange.Exchange, error) {
 	m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, []byte("0"), method, params))
 	if err != nil {
@@ -27,9 +27,8 @@ func (e elsewhere) request(ctx context.Context, principal caller.Principal, meth
 	return &exchange.Exchange{Purpose: exchange.ForRequest, HTTP: exchange.OwnPost(r), Principal: principal, Msgs: []jsonrpc.Message{m}}, nil
 }
 
-// betweenNodes are the methods by which nodes ask each other what their sessions know, with what answers them: the result for a
-// principal, of sessions in a range. No client can make such a request. The functions do not get the exchange, which would be on the
-// heap for that.
+// betweenNodes are the methods by which nodes ask each other about their sessions. Each function returns the result for a principal,
+// from sessions in a range. No client can make such a request. The functions do not get the exchange, as that would put it on the heap.
 var betweenNodes = map[string]func(context.Context, *session.Manager, caller.Principal, session.Range, []byte) ([]byte, error){
 	handoff.MethodAsk: func(ctx context.Context, sessions *session.Manager, of caller.Principal, _ session.Range, query []byte) ([]byte, error) {
 		return sessions.Answered(ctx, of, query)

@@ -24,7 +24,7 @@ func (h *Handler) endpoint(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// decode decodes a request at the endpoint. If it is false the request was answered.
+// decode decodes a request at the endpoint. If it returns false, the request was answered.
 //
 //go:noinline
 func (h *Handler) decode(w http.ResponseWriter, x *exchange.Exchange) bool {
@@ -39,7 +39,7 @@ func (h *Handler) decode(w http.ResponseWriter, x *exchange.Exchange) bool {
 		w.Header().Set("Allow", "POST, OPTIONS")
 		h.answers.Reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "protocol revision %s has POST only", protocol.V20260728))
 		return false
-	case r.Method != http.MethodPost && h.opts.Eras.RefusesLegacy() && x.From == nil: // all of it is about sessions
+	case r.Method != http.MethodPost && h.opts.Eras.RefusesLegacy() && x.From == nil: // these methods need sessions
 	case r.Method == http.MethodPost && r.URL.RawQuery != "" && streamParam(r) != "":
 		return h.decodeAnswers(w, x)
 	case r.Method == http.MethodPost:
@@ -55,9 +55,8 @@ func (h *Handler) decode(w http.ResponseWriter, x *exchange.Exchange) bool {
 	return false
 }
 
-// identify finds out who makes a request, and which session its header names. It checks
-// the MCP-Protocol-Version header, which may be absent. If it is false the request was
-// answered.
+// identify sets the principal of an exchange and the session that its header names. It checks the
+// MCP-Protocol-Version header, which may be absent. If it returns false, the request was answered.
 func (h *Handler) identify(w http.ResponseWriter, x *exchange.Exchange) bool {
 	if v := x.HTTP.Header[protocol.HeaderVersion]; len(v) > 0 && !protocol.Known(v[0]) && (x.Purpose != exchange.ForSocket || !protocol.Modern(v[0]) || h.opts.Eras == modernfront.ErasLegacy) {
 		h.answers.Reject(w, http.StatusBadRequest, modern.Unsupported(v[0], protocol.Supported()))
@@ -75,8 +74,8 @@ func (h *Handler) identify(w http.ResponseWriter, x *exchange.Exchange) bool {
 	return true
 }
 
-// serve serves an exchange: here, if its session is here, which costs nothing more; else
-// where placement finds the session.
+// serve serves an exchange: on this node if its session is here, without a look-up
+// elsewhere; else where placement finds the session.
 func (h *Handler) serve(w http.ResponseWriter, x *exchange.Exchange) {
 	err := movedOn(x)
 	if err != nil {
@@ -88,12 +87,12 @@ func (h *Handler) serve(w http.ResponseWriter, x *exchange.Exchange) {
 	} else if x.Opens() {
 		err = h.serveNew(w, x)
 		for moves := 0; x.Purpose == exchange.ForSession && errors.Is(err, session.ErrMoved) && moves < placement.MostMoves; moves++ {
-			err = h.serveNew(w, x) // no client knows the session that has left: another one begins, or is begun elsewhere
+			err = h.serveNew(w, x) // no client knows the session that has left: a new one begins, here or on another node
 		}
 	} else if err = h.find(x); err == nil {
 		err = h.serveIn(w, x)
 		for moves := 0; errors.Is(err, session.ErrMoved) && !h.sessions.Shared() && x.Names() && moves < placement.MostMoves; moves++ {
-			if err = h.find(x); err == nil { // it has fallen asleep just now, and wakes
+			if err = h.find(x); err == nil { // the session has just fallen asleep, and wakes
 				err = h.serveIn(w, x)
 			}
 		}
@@ -107,8 +106,8 @@ func (h *Handler) serve(w http.ResponseWriter, x *exchange.Exchange) {
 var errUnnamed = errf(codeInvalid,
 	"missing Mcp-Session-Id header: start with an initialize request and send the id that its response carries")
 
-// find finds the session of an exchange on this node. The error is placement.ErrNotHere where it may
-// be on another.
+// find finds the session of an exchange on this node. The error is placement.ErrNotHere if it may be
+// on another node.
 //
 //go:noinline
 func (h *Handler) find(x *exchange.Exchange) (err error) {
@@ -117,7 +116,7 @@ func (h *Handler) find(x *exchange.Exchange) (err error) {
 		return nil
 	case x.Purpose == exchange.ForRequest:
 		if x.Secret != "" && !exchange.IsBetweenNodes(x.Msgs[0].Method) {
-			x.Session, _ = h.sessions.Find(x.Secret, x.Principal) // one that is gone has no requests
+			x.Session, _ = h.sessions.Find(x.Secret, x.Principal) // a session that is gone has no requests to list
 		}
 		return nil
 	case x.Ref != "":
@@ -147,12 +146,12 @@ func (h *Handler) find(x *exchange.Exchange) (err error) {
 	return nil
 }
 
-// revive begins the exchange's session again that no node has any more.
+// revive revives the session of an exchange, which no node has any more.
 func (h *Handler) revive(x *exchange.Exchange) (*session.Session, error) {
 	return h.sessions.Revive(x.Values(), x.Secret, x.Principal, x.HTTP.RemoteAddr, versionOf(x.HTTP))
 }
 
-// versionOf returns the protocol revision that a request's header has, or "".
+// versionOf returns the protocol revision in a request's header, or "".
 func versionOf(r *http.Request) string {
 	if v := r.Header[protocol.HeaderVersion]; len(v) > 0 {
 		return v[0]
@@ -167,22 +166,22 @@ func (h *Handler) open(x *exchange.Exchange) (err error) {
 		return h.life.NotHere()
 	}
 	if x.Purpose == exchange.ForSession {
-		var params []byte // of the initialize, if it is one
+		var params []byte // of initialize, if that is the request
 		if !h.opts.Stateless && len(x.Msgs) == 1 {
 			params = x.Msgs[0].Params
 		}
 		x.Session, err = h.sessions.New(x.HTTP, x.Principal, false, params)
 		return err
 	}
-	x.Session, err = h.sessions.Reserve(x.HTTP, x.Principal, x.Pair()) // its backend is opened for its initialize request
+	x.Session, err = h.sessions.Reserve(x.HTTP, x.Principal, x.Pair()) // the session's backend is opened for its initialize request
 	return err
 }
 
-// What follows is for servers whose path has changed. What was begun at the old path goes on there; nothing else begins
-// there.
+// The following is for servers that have moved to another path. Sessions and calls that began at the old path go on
+// there; none begins there.
 
-// movedOn returns an error if an exchange begins something at a path where its server is no more: a session, or what
-// needs one and names none. See [Handler.movedModern] for modern ones.
+// movedOn returns an error if an exchange at a server's old path begins a session, or needs one and names none.
+// Package modernfront checks modern exchanges.
 func movedOn(x *exchange.Exchange) error {
 	if !x.Opens() && (x.Purpose != exchange.ForMessages || x.Secret != "" || x.Session != nil) {
 		return nil
@@ -190,7 +189,7 @@ func movedOn(x *exchange.Exchange) error {
 	return exchange.Moved(x.HTTP.Context())
 }
 
-// SessionsNamed returns the names of the sessions that the header and the URL of a request name: as a rule one, or none.
+// SessionsNamed returns the names of the sessions that the header and the URL of a request name: as a rule one or none.
 func SessionsNamed(r *http.Request) (all []string) {
 	add := func(name stream.SessionKey) { all = append(all, string(name)) }
 	if id := r.Header[protocol.HeaderSession]; len(id) > 0 {

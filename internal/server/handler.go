@@ -1,9 +1,9 @@
-// Package server is the transports over the log: POST, GET, DELETE, the stream URL of
-// SEP-1335, the HTTP+SSE pair of revision 2024-11-05, WebSocket, and a pair of
-// pipes.
+// Package server has the transports over the log: POST, GET, DELETE, the stream URL of
+// SEP-1335, the HTTP+SSE pair of revision 2024-11-05, WebSocket, and a pair of pipes.
 //
 // Each entry point decodes a request to an exchange (package exchange), and placement finds its session. One loop, in package
-// copying, copies what it reads into a sink: events, JSON, or messages of a connection that carries many exchanges (package mux).
+// copying, copies the messages of its stream to a sink: events, JSON, or messages of a connection that carries many exchanges
+// (package mux).
 package server
 
 import (
@@ -32,71 +32,69 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// Response says how POST requests are answered.
+// Response is the form in which POST requests are answered.
 type Response int
 
-// The ways to answer.
+// The forms.
 const (
-	// ResponseAuto answers with JSON what may be asked again without harm and is
-	// answered at once, and with a stream all else.
+	// ResponseAuto answers with JSON if the requests are harmless to repeat and
+	// answered at once, else with a stream.
 	ResponseAuto Response = iota
-	// ResponseJSON answers with JSON unless the server says something before its
-	// response. Where no other node may take the session over, such an answer is
-	// stored nowhere: lost on the way, it is lost. Only while the call runs can a
-	// client that lost its connection come back for it, with its session id. On a store
-	// that nodes share, a call that may not be made again is on record before it runs,
-	// and its answer before it is told.
+	// ResponseJSON answers with JSON, unless the server sends another message before
+	// its response. Where no other node may take the session over, a JSON answer is not
+	// stored: a client that loses its connection can come back for it, with its session
+	// id, only while the call runs. On a store that nodes share, a call that must not
+	// run twice is stored before it runs, and its answer before it is sent.
 	ResponseJSON
-	// ResponseSSE answers every request with a stream, which can be resumed if the
-	// revision has that.
+	// ResponseSSE answers every request with a stream, which can be resumed in
+	// revisions that have resumption.
 	ResponseSSE
 )
 
-// Options say how a Handler behaves. All fields but Manager may be left zero,
-// which stands for the default given with each.
+// Options of a Handler. All fields but Manager may be left zero, which stands
+// for the default given with each.
 type Options struct {
 	Manager        *session.Manager // required
-	session.Shared                  // as the manager has them
+	session.Shared                  // the manager's
 
 	Response        Response
-	UpgradeAfter    time.Duration       // how long JSON is waited for before it becomes a stream; 50 ms
-	DisconnectAfter time.Duration       // age at which a stream's connection is ended, to be resumed; 0: never
-	Retry           time.Duration       // what clients are told to wait before they come back; 1 s
+	UpgradeAfter    time.Duration       // how long a call may take to be answered with JSON, before a stream answers it; 50 ms
+	DisconnectAfter time.Duration       // age at which a stream's connection is ended, for the client to resume; 0: never
+	Retry           time.Duration       // how long clients are told to wait before they come back; 1 s
 	KeepAlive       time.Duration       // silence after which a comment is sent, and how often a WebSocket is pinged; 15 s; negative: never
-	PingAfter       time.Duration       // silence after which a client that knows no empty events is given an id by a ping; 1 s; negative: never
+	PingAfter       time.Duration       // silence after which a client that knows no empty events gets an id with a ping; 1 s; negative: never
 	WriteTimeout    time.Duration       // how long one write may wait for a slow client; 30 s
 	BodyTimeout     time.Duration       // how long a request's body may take, beside a second for each 64 KiB, or the first message of a WebSocket; 30 s
-	CutGrace        time.Duration       // how long a tool's call of a modern client goes on whose connection was cut, to be attached to; 0 or less: not at all
-	InputGrace      time.Duration       // how long a connection is held while the client is asked; 1 s
+	CutGrace        time.Duration       // how long a modern client's tool call goes on after a cut, for a repeated request to attach to it; 0 or less: not at all
+	InputGrace      time.Duration       // how long a connection is held while its call waits for the client's input; 1 s
 	DrainSpread     time.Duration       // the most over which a drain disconnects clients; 15 s
 	MaxBody         int64               // bytes of a request body, or of a message; 4 MiB
-	Connections     *budget.Connections // counts what open connections take; nil: nobody does
-	Eras            modernfront.Eras    // which clients are served in which era; modernfront.ErasBoth
-	Features        []modern.Feature    // what is added to revision 2026-07-28
-	Offers          bool                // server/discover says what the endpoint adds
+	Connections     *budget.Connections // counts the memory of open connections; nil: it is not counted
+	Eras            modernfront.Eras    // the eras in which clients are served; modernfront.ErasBoth
+	Features        []modern.Feature    // added to revision 2026-07-28
+	Offers          bool                // server/discover lists the extensions of the endpoint
 	AllowedOrigins  []string            // beside the server's own; "*" allows any
 	AllowedHosts    []string            // beside loopback names on a loopback address; "*" allows any
-	TrustedProxies  []netip.Prefix      // who are believed what address their client has
-	// Principal returns who makes a request, "" for nobody in particular. A
-	// session can be used only by the principal that began it.
+	TrustedProxies  []netip.Prefix      // proxies that are trusted to name their client's address
+	// Principal returns the principal of a request, "" for an anonymous
+	// client. A session can be used only by the principal that began it.
 	Principal func(*http.Request) string
-	// Authenticate wraps what serves requests whose Host and Origin are allowed; nil: nothing does.
+	// Authenticate wraps the handler of requests that passed the checks of Host and Origin; may be nil.
 	Authenticate func(http.Handler) http.Handler
 
-	// Node is this process among those that share the manager's store; nil if it is
-	// alone. The handler serves the others on it, and takes their sessions over when
-	// they are gone.
+	// Node is this process as one of the nodes that share the manager's store; nil
+	// if it is alone. The handler serves the other nodes on it, and takes their
+	// sessions over when they are lost.
 	Node *placement.Node
 	Role Role // RoleBoth; the others need a Node
-	// ForwardHeader says which headers of a request go to another node with it, beside
-	// those of the protocol; nil: all that do not look as if they held a credential.
+	// ForwardHeader reports whether a header goes to another node with its request, beside
+	// the protocol's headers; nil: all go that do not look as if they held a credential.
 	ForwardHeader func(name string) bool
-	// Pack makes what goes to another node with a request of what its context says of
-	// its client, and Unpack, there, puts it into the request's context. Both may be
-	// nil, for nothing.
+	// Pack encodes the client's data in a request's context, to go to another node with the
+	// request. On that node Unpack puts it into the request's context. Both may be nil.
 	Pack   func(context.Context) []byte
 	Unpack func(*http.Request, []byte) *http.Request
-	// Page answers what live pages of other nodes ask this one ([Handler.AskPage]); nil: it has none.
+	// Page answers requests from the live pages of other nodes ([Handler.AskPage]); nil: this node has no live page.
 	Page http.Handler
 }
 
@@ -107,10 +105,10 @@ type Handler struct {
 	logger   *slog.Logger
 	guards   *guard.Guard
 
-	entry http.Handler // the endpoint, behind Options.Authenticate if there is one
+	entry http.Handler // the endpoint, behind Options.Authenticate
 
 	watched   watch.Connections
-	nodes     *placement.Nodes // nil where there is no other node
+	nodes     *placement.Nodes // nil without Options.Node
 	answers   answering.Writer
 	callers   callers
 	bodies    bodyReader
@@ -122,7 +120,7 @@ type Handler struct {
 	mux       mux.Front
 }
 
-// New returns a handler. One with a Node must be closed.
+// New returns a handler. A handler with a Node must be closed.
 func New(opts Options) *Handler {
 	opts.UpgradeAfter = cmp.Or(opts.UpgradeAfter, defaults.UpgradeAfter)
 	opts.Retry = cmp.Or(opts.Retry, defaults.Retry)
@@ -203,10 +201,11 @@ func New(opts Options) *Handler {
 	return h
 }
 
-// Drain ends the work of this node: [life.Life.Drain]. The Manager is to be closed afterwards.
+// Drain ends the work of this node: [life.Life.Drain]. The caller closes the Manager afterwards.
 func (h *Handler) Drain(ctx context.Context) error { return h.life.Drain(ctx) }
 
-// Leaving is closed when the handler takes no more requests, as it is about to end: [life.Life.Leaving].
+// Leaving returns a channel that is closed when the handler takes no more requests, as it is about to end:
+// [life.Life.Leaving].
 func (h *Handler) Leaving() <-chan struct{} { return h.life.Leaving() }
 
 // Verify checks whether this node still owns its sessions: [placement.Nodes.Verify].
@@ -224,14 +223,13 @@ func (h *Handler) AskPage(r *http.Request) (*http.Response, error) {
 	return h.nodes.AskPage(r)
 }
 
-// Listener wraps l, on which the handler is served, so that what its connections take is bounded, and the handler learns of
-// clients that left with bytes unread (package watch). A call that was written to its end
-// for such a client may be told again to it when it comes back with nothing but its
-// session id. Without Listener that can't be known, and is not done.
+// Listener wraps l, on which the handler is served. It bounds the memory of connections, and tells the handler of clients
+// that left with bytes unread (package watch). Such a client gets the end of its call again when it comes back, even with
+// nothing but its session id. Without Listener it does not.
 func (h *Handler) Listener(l net.Listener) net.Listener { return h.watched.Listener(l) }
 
-// Close ends what the handler does for other nodes, and with them: those that are
-// served here are cut off. It does nothing for a handler without a Node.
+// Close ends the handler's work with other nodes: their requests that it serves
+// are cut off. It does nothing for a handler without a Node.
 func (h *Handler) Close() {
 	if h.nodes != nil {
 		h.nodes.Close()
@@ -243,7 +241,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.enter(w, r, h.allow(), h.entry)
 }
 
-// authenticated returns what serves requests behind Options.Authenticate.
+// authenticated returns a handler that serves requests behind Options.Authenticate.
 func (h *Handler) authenticated(serve http.HandlerFunc) http.Handler {
 	if h.opts.Authenticate == nil {
 		return serve
@@ -252,7 +250,8 @@ func (h *Handler) authenticated(serve http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { behind.ServeHTTP(w, h.told(r)) })
 }
 
-// enter has a request of a client served that may be, whoever makes it. methods are those that there are.
+// enter serves a client's request that passes the checks which do not depend on the principal, and answers others. methods is
+// the value of Allow.
 func (h *Handler) enter(w http.ResponseWriter, r *http.Request, methods string, serve http.Handler) {
 	defer h.answers.Caught(w)
 	if h.refuseAtWorker(w) || h.refuseHeader(w, r) {
@@ -275,7 +274,7 @@ func (h *Handler) enter(w http.ResponseWriter, r *http.Request, methods string, 
 // takes many times its bytes.
 const mostFields = 250
 
-// refuseHeader refuses a request whose header has too many fields. It reports whether it did.
+// refuseHeader refuses a request with too many fields in its header. It reports whether it did.
 func (h *Handler) refuseHeader(w http.ResponseWriter, r *http.Request) bool {
 	n := 0
 	for _, values := range r.Header {
@@ -284,12 +283,12 @@ func (h *Handler) refuseHeader(w http.ResponseWriter, r *http.Request) bool {
 	if n <= mostFields {
 		return false
 	}
-	w.Header().Set("Connection", "close") // else net/http waits for the body first, with the header in memory
+	w.Header().Set("Connection", "close") // else net/http keeps the header in memory while it waits for the body
 	h.answers.Reject(w, http.StatusRequestHeaderFieldsTooLarge, errf(codeInvalid, "the request's header has more than %d fields", mostFields))
 	return true
 }
 
-// guard has the guard check a request, and reports whether it may go on; if not, it is answered.
+// guard checks Host and Origin, and reports whether the request passes. If not, it was answered.
 func (h *Handler) guard(w http.ResponseWriter, r *http.Request, methods string) bool {
 	passes, refusal := h.guards.Check(w, r, methods)
 	if refusal != nil {
@@ -298,10 +297,10 @@ func (h *Handler) guard(w http.ResponseWriter, r *http.Request, methods string) 
 	return passes
 }
 
-// hasNoSessions reports whether clients have no sessions here.
+// hasNoSessions reports whether clients can't have sessions here.
 func (h *Handler) hasNoSessions() bool { return h.opts.Stateless || h.opts.Eras.RefusesLegacy() }
 
-// allow lists the methods that the endpoint has.
+// allow returns the endpoint's methods, as the value of Allow.
 func (h *Handler) allow() string {
 	if h.hasNoSessions() {
 		return "POST, OPTIONS"
@@ -309,8 +308,8 @@ func (h *Handler) allow() string {
 	return "GET, POST, DELETE, OPTIONS"
 }
 
-// A Role is what a node does of the work of nodes that share a store. See
-// docs/decisions/0028-doors-and-workers.md.
+// A Role is a node's part in the work of the nodes that share a store.
+// See docs/decisions/0028-doors-and-workers.md.
 type Role int
 
 // The roles.
@@ -320,7 +319,7 @@ const (
 	RoleWorker             // it owns sessions, and takes requests of other nodes only
 )
 
-// refuseAtWorker answers a client that is connected to a worker, and reports whether it is one.
+// refuseAtWorker refuses a client's request if this node is a worker, and reports whether it did.
 func (h *Handler) refuseAtWorker(w http.ResponseWriter) bool {
 	if h.opts.Role != RoleWorker {
 		return false

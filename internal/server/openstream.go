@@ -25,8 +25,8 @@ import (
 	"holdfast/stream"
 )
 
-// stream answers an exchange with a stream of events. An error says that nothing was
-// answered: the session has left this node, and a call may be made where that is now.
+// stream answers an exchange with a stream of events. After an error nothing was
+// answered: the session has left this node, and a call may be made on the session's node.
 func (h *Handler) stream(w http.ResponseWriter, x *exchange.Exchange, o *outcome) error {
 	c, began, err := h.openStream(w, x, o)
 	if c == nil {
@@ -47,13 +47,13 @@ func (h *Handler) stream(w http.ResponseWriter, x *exchange.Exchange, o *outcome
 	return nil
 }
 
-// goOn goes on with a stream whose session has left this node, in the same response: its client has no
-// event id to come back with.
+// goOn continues a stream in the same response when its session has left this node, as the client has
+// no event id to come back with.
 //
 //go:noinline
 func (h *Handler) goOn(w http.ResponseWriter, x *exchange.Exchange, c *copying.Events) {
 	if _, ok := w.(*placement.Answer); ok {
-		return // who has placed the exchange goes on with it
+		return // the placement that made w continues the stream
 	}
 	y := *x
 	p := h.newPlacement(w, &y)
@@ -62,9 +62,9 @@ func (h *Handler) goOn(w http.ResponseWriter, x *exchange.Exchange, c *copying.E
 	}
 }
 
-// openStream does what comes before the copying, and returns with which error that
-// begins. Without a connection the error is what [Handler.stream] returns. It is a function
-// of its own so that the stack of a call that waits stays small.
+// openStream prepares the copying of a stream to c. began is the error with which the
+// copying begins. If c is nil, [Handler.stream] returns err, or nil if the exchange was
+// answered. It is a function of its own so that the stack of a call that waits stays small.
 //
 //go:noinline
 func (h *Handler) openStream(w http.ResponseWriter, x *exchange.Exchange, o *outcome) (c *copying.Events, began, err error) {
@@ -74,13 +74,13 @@ func (h *Handler) openStream(w http.ResponseWriter, x *exchange.Exchange, o *out
 	var first []byte
 	switch o.kind {
 	case outcomeStream:
-		if x.Purpose == exchange.ForMessages { // begun before
+		if x.Purpose == exchange.ForMessages { // the call was begun before
 			c.Door = observe.DoorKey
 		}
 		err = h.readOn(x, o, c)
 	case outcomeStandalone:
 		err = c.Standalone(x.HTTP.Context())
-		if err == nil && !c.Via.IsMuxed() { // else it is no sign that a call was lost
+		if err == nil && !c.Via.IsMuxed() { // on a mux it is no sign that a call was lost
 			x.Session.CameBack(0, nil)
 		}
 	case outcomePair:
@@ -92,21 +92,21 @@ func (h *Handler) openStream(w http.ResponseWriter, x *exchange.Exchange, o *out
 	case err != nil && o.kind == outcomeStream && h.forgotten(w, x, o, c, err):
 		return nil, nil, nil
 	case errors.Is(err, io.EOF) && o.kind == outcomeStream:
-		w.WriteHeader(http.StatusNoContent) // all was said; do not come back
+		w.WriteHeader(http.StatusNoContent) // the stream was read to its end: the client is not to come back
 		return nil, nil, nil
 	case err != nil:
 		return nil, nil, err
 	}
 	began = c.Open(first, false)
 	if began == nil && o.kind != outcomePair && c.IsStandalone() && !c.Via.IsMuxed() {
-		c.ContinueLost(x.HTTP.Context()) // after the header: its goroutines write, too
+		c.ContinueLost(x.HTTP.Context()) // after the header, as its goroutines write too
 	}
 	return c, began, nil
 }
 
-// openCall does so for a call that has begun: it is read from its beginning. If it is
-// not light its messages go to the backend once the client can ask for it again, and not
-// at all if there is no stream to ask for.
+// openCall is openStream for a call that has begun, which is read from its beginning. A
+// stored call's messages go to the backend once the client can ask for the call again,
+// and not at all if its stream can't be read.
 func (h *Handler) openCall(w http.ResponseWriter, x *exchange.Exchange, o *outcome, c *copying.Events) (_ *copying.Events, began, err error) {
 	stored := o.kind != outcomeLight
 	if o.Call.Method() == "initialize" {
@@ -120,7 +120,7 @@ func (h *Handler) openCall(w http.ResponseWriter, x *exchange.Exchange, o *outco
 		return nil, nil, h.unreadable(w, x, o.Call, err)
 	}
 	if x.Purpose == exchange.ForMessages && !c.Via.IsMuxed() && h.sessions.MayRefuse(x.HTTP, x.Msgs) {
-		if stored { // else they are delivered, and its server has not answered them yet
+		if stored { // a light call's messages were delivered already
 			o.Deliver(x.Values(), x.Msgs, x.HTTP.Header)
 			stored = false
 		}
@@ -129,7 +129,7 @@ func (h *Handler) openCall(w http.ResponseWriter, x *exchange.Exchange, o *outco
 		}
 	}
 	c.Link()
-	if stored && c.Via.IsMuxed() { // whose node finds the call by its name, and forwards the next message when this one begins
+	if stored && c.Via.IsMuxed() { // the client's node finds the call by its name, and forwards the next message once this stream begins
 		o.Deliver(x.Values(), x.Msgs, x.HTTP.Header)
 		stored = false
 	}
@@ -141,14 +141,13 @@ func (h *Handler) openCall(w http.ResponseWriter, x *exchange.Exchange, o *outco
 	if stored {
 		o.Deliver(x.Values(), x.Msgs, x.HTTP.Header)
 	}
-	if !h.sessions.Shared() { // else a note may need them yet
-		clear(x.Msgs) // the call may last for long, and must not hold the body
+	if !h.sessions.Shared() { // where nodes share a store, a note may still need them
+		clear(x.Msgs) // a long call must not hold the body
 	}
 	return c, began, nil
 }
 
-// unreadable answers the messages of a call that runs, and whose stream can't be read. An error says that nothing was
-// answered.
+// unreadable answers the messages of a running call when its stream can't be read. After an error nothing was answered.
 func (h *Handler) unreadable(w http.ResponseWriter, x *exchange.Exchange, call *session.Call, err error) error {
 	if call.Retriable() {
 		return session.ErrMoved
@@ -159,11 +158,10 @@ func (h *Handler) unreadable(w http.ResponseWriter, x *exchange.Exchange, call *
 	return nil
 }
 
-// readOn has a connection go on with a stream from a cursor. A client that resumes the standalone
-// stream may, with another connection, have lost track of a call: some forget
-// the id that they resumed with when the connection ends before the next one, and
-// come back with nothing but the session. Both then read the standalone stream in
-// turns, and either may continue the call.
+// readOn makes c read a stream from the cursor o.at. A client that resumes the standalone stream
+// may have lost track of a call on another connection: some clients forget the id that they resumed
+// with if the connection ends before the next id, and come back with nothing but the session. Both
+// connections then read the standalone stream in turns, and either may continue the call.
 func (h *Handler) readOn(x *exchange.Exchange, o *outcome, c *copying.Events) error {
 	h.speakAs(x, o.Session, c)
 	c.URL = x.Purpose == exchange.ForStream || x.Purpose == exchange.ForAnswers
@@ -182,9 +180,8 @@ func (h *Handler) readOn(x *exchange.Exchange, o *outcome, c *copying.Events) er
 	return nil
 }
 
-// forgotten answers a client that comes back for a call of which nothing is known any more, and whose event id names what the
-// client waits for: it is told so at once. Else it might come back again and again until it gives up. It reports whether it has
-// answered.
+// forgotten answers a client that comes back for a call that no node knows any more, if its event id names the request: with an error,
+// at once. Without that, the client might come back again and again until it gives up. forgotten reports whether it has answered.
 func (h *Handler) forgotten(w http.ResponseWriter, x *exchange.Exchange, o *outcome, c *copying.Events, err error) bool {
 	if x.Continues || c.Via.IsMuxed() || !errors.Is(err, stream.ErrNotFound) && !errors.Is(err, stream.ErrTrimmed) {
 		return false
@@ -195,7 +192,7 @@ func (h *Handler) forgotten(w http.ResponseWriter, x *exchange.Exchange, o *outc
 	}
 	e, bad := ticket.ParseEvent(o.Session.ID(), event)
 	if bad != nil || e.Call == nil || o.at.Stream.Number == reading.Standalone || !o.Session.Streams().IsForgotten(o.at) {
-		return false // it is not of an earlier life of the session
+		return false // the event is not from an earlier life of the session
 	}
 	says := errf(protocol.CodeOutcomeUnknown, "%v: nothing is known of this call any more, as its node has ended or what it said is no longer kept; "+
 		"see whether the tool has done its work before you call it again", placement.ErrUnknown)
@@ -208,8 +205,8 @@ func (h *Handler) forgotten(w http.ResponseWriter, x *exchange.Exchange, o *outc
 }
 
 // decodeGet decodes a GET, of a stream or for a WebSocket (2025-11-25, Transports,
-// "Listening for Messages from the Server", "Resumability and Redelivery"). If it is
-// false the request was answered.
+// "Listening for Messages from the Server", "Resumability and Redelivery"). If it
+// returns false, the request was answered.
 func (h *Handler) decodeGet(w http.ResponseWriter, x *exchange.Exchange) bool {
 	switch {
 	case websocket.IsUpgrade(x.HTTP):
@@ -218,7 +215,7 @@ func (h *Handler) decodeGet(w http.ResponseWriter, x *exchange.Exchange) bool {
 			h.answers.FailDenied(w, errNoSocket, h.answers.Denied(x.HTTP, nil, h.callers.asker(x.HTTP)))
 			return false
 		}
-		return h.identify(w, x) && !websocket.Refuse(w, x.HTTP) // before anything is read for it
+		return h.identify(w, x) && !websocket.Refuse(w, x.HTTP) // before placement looks for its session
 	case !accepts(x.HTTP.Header["Accept"], "text/event-stream"):
 		h.answers.Reject(w, http.StatusNotAcceptable, errf(codeInvalid, "Accept must list text/event-stream: what a GET gets is a stream"))
 		return false
@@ -230,8 +227,8 @@ func (h *Handler) decodeGet(w http.ResponseWriter, x *exchange.Exchange) bool {
 	return h.identify(w, x)
 }
 
-// speakAs has a connection speak to the client as its own revision has it: the stream need
-// not be of the session that the client is in.
+// speakAs makes c write by the rules of the client's own revision: the stream may be of
+// another session than the client's.
 func (h *Handler) speakAs(x *exchange.Exchange, s *session.Session, c *copying.Events) {
 	if x.From != nil && x.From.Revision != "" {
 		c.Primes = protocol.Primes(x.From.Revision)
@@ -248,9 +245,9 @@ func (h *Handler) speakAs(x *exchange.Exchange, s *session.Session, c *copying.E
 }
 
 // startStream begins to serve a request at a stream URL. A call that waits for input and
-// has nothing to say answers 204, which asks the client to POST what it has. A client
-// that does not say how far it has come may not have heard the question: if it comes
-// back though nobody sent it away, or after that 204, it is told again.
+// has no new message answers 204, which asks the client to POST its responses. A client
+// without a Last-Event-ID may not have received the question: it is sent again if the
+// client comes back unasked, or after that 204.
 func (h *Handler) startStream(x *exchange.Exchange, o *outcome) (err error) {
 	s := x.Session
 	o.kind = outcomeStream
@@ -271,15 +268,15 @@ func (h *Handler) startStream(x *exchange.Exchange, o *outcome) (err error) {
 	case !s.Streams().AwaitsInputAt(told):
 	case x.Last != "" || s.SignalInputOnce(number):
 		o.kind = outcomeNothing
-	case s.Streams().AwaitsInputAt(o.at): // nothing follows the place that the URL names
+	case s.Streams().AwaitsInputAt(o.at): // no message follows the cursor that the URL names
 		o.at.Seq, o.at.Epoch = s.Streams().Oldest(x.HTTP.Context(), number), 0
 	}
 	return nil
 }
 
 // decodeAnswers decodes a POST of the responses that a client has gathered, at the URL of
-// the stream that waits for them (SEP-1335, "Multi-turn requests"). If it is false the
-// request was answered.
+// the stream that waits for them (SEP-1335, "Multi-turn requests"). If it returns false,
+// the request was answered.
 func (h *Handler) decodeAnswers(w http.ResponseWriter, x *exchange.Exchange) bool {
 	if h.opts.Stateless || h.opts.Eras.RefusesLegacy() && x.From == nil {
 		h.answers.Reject(w, http.StatusNotFound, errf(codeInvalid, "an endpoint without sessions has no stream URLs"))
@@ -298,8 +295,8 @@ func (h *Handler) decodeAnswers(w http.ResponseWriter, x *exchange.Exchange) boo
 	return h.identify(w, x)
 }
 
-// streamAt returns the place in its session's stream that a stream URL names. The URL is
-// enough: whoever has it was given it, but must still be the same principal.
+// streamAt returns the cursor that a stream URL names. The URL, which is secret, is
+// enough to read the stream, but only as the same principal.
 func (h *Handler) streamAt(x *exchange.Exchange) (at stream.Cursor, err error) {
 	s := x.Session
 	if !h.mayRead(x, s) {
@@ -307,7 +304,7 @@ func (h *Handler) streamAt(x *exchange.Exchange) (at stream.Cursor, err error) {
 	}
 	at, err = copying.CursorOf(s, x.Place())
 	if errors.Is(err, ticket.ErrBadEvent) {
-		return at, session.ErrNotFound // who guesses URLs learns nothing
+		return at, session.ErrNotFound // a client that guesses URLs learns nothing
 	}
 	if err == nil && x.Last != "" {
 		at, err = copying.CursorAfter(x.HTTP.Context(), s, at.Stream.Number, x.Last)
@@ -315,9 +312,9 @@ func (h *Handler) streamAt(x *exchange.Exchange) (at stream.Cursor, err error) {
 	return at, err
 }
 
-// mayRead reports whether the session header of a request, if it has one, lets it have a
-// stream of s: it must not be another client's. A named principal may come with
-// another of its sessions, and so may a client that resumes its requests (SEP-975).
+// mayRead reports whether a request may read a stream of s. Its session header, if it
+// has one, must not be another client's: it names s, or, for a named principal or where
+// requests are resumed (SEP-975), another session of that principal.
 func (h *Handler) mayRead(x *exchange.Exchange, s *session.Session) bool {
 	if x.HTTP.Header[protocol.HeaderSession] == nil || s.HasID(x.Secret) {
 		return true
@@ -329,7 +326,7 @@ func (h *Handler) mayRead(x *exchange.Exchange, s *session.Session) bool {
 	return err == nil && (!x.Principal.IsAnonymous() || s.Resumes() != nil)
 }
 
-// streamParam returns the stream that a stream URL names, or "".
+// streamParam returns the stream in the query of a URL, or "".
 func streamParam(r *http.Request) string {
 	if r.URL.RawQuery == "" {
 		return ""
@@ -337,12 +334,11 @@ func streamParam(r *http.Request) string {
 	return r.URL.Query().Get(protocol.ParamStream)
 }
 
-// What follows answers stored calls with plain JSON ([ResponseJSON]): the call is on
-// record before it runs, and its answer is stored before it is sent.
+// The following answers stored calls with plain JSON ([ResponseJSON]): the call is
+// stored before it runs, and its answer before it is sent.
 
-// plain answers a POST with the responses of a stored call, as soon as it has ended; or
-// with its stream, if that has anything else in it that the client takes. An error says that nothing was
-// answered.
+// plain answers a POST with the responses of a stored call, as soon as it has ended; or with its stream,
+// if that has another message that the client takes. After an error nothing was answered.
 func (h *Handler) plain(w http.ResponseWriter, x *exchange.Exchange, o *outcome) error {
 	r := x.HTTP
 	c := h.responses.To(w, x, o.Session)
@@ -355,12 +351,12 @@ func (h *Handler) plain(w http.ResponseWriter, x *exchange.Exchange, o *outcome)
 	case o.Call != nil:
 		return h.undelivered(w, o.Call, x.Msgs, err)
 	case o.kind == outcomeStream && errors.Is(err, io.EOF):
-		w.WriteHeader(http.StatusNoContent) // all was said
+		w.WriteHeader(http.StatusNoContent) // the stream was read to its end
 		return nil
 	default:
 		return err
 	}
-	if o.kind != outcomeLight { // else its messages are delivered
+	if o.kind != outcomeLight { // a light call's messages were delivered already
 		o.Deliver(x.Values(), x.Msgs, r.Header)
 		confirmDelivery(w, x)
 	}
@@ -381,9 +377,9 @@ func (h *Handler) plain(w http.ResponseWriter, x *exchange.Exchange, o *outcome)
 	return h.interrupted(w, x, o, err)
 }
 
-// interrupted answers a POST whose call can't be read to its end here: as a rule its
-// session has left this node. Whoever sent the POST on asks for the call, by the name
-// that it has, where the session is now.
+// interrupted answers a POST when its call can't be read to its end here: as a rule
+// its session has left this node. Then the node that forwarded the POST, or a
+// placement on this one, asks for the call by its name where the session is now.
 func (h *Handler) interrupted(w http.ResponseWriter, x *exchange.Exchange, o *outcome, err error) error {
 	switch moved := errors.Is(err, session.ErrMoved); {
 	case moved && x.From != nil:
@@ -396,8 +392,8 @@ func (h *Handler) interrupted(w http.ResponseWriter, x *exchange.Exchange, o *ou
 	return nil
 }
 
-// undelivered ends a call that has begun, and whose stream can't be read: it does not
-// run. The error says that nothing was answered.
+// undelivered ends a call that has begun, but does not run, as its stream can't be
+// read. After an error nothing was answered.
 func (h *Handler) undelivered(w http.ResponseWriter, call *session.Call, msgs []jsonrpc.Message, err error) error {
 	call.Abort(msgs, errf(jsonrpc.CodeServer, "not delivered: its stream cannot be read: %v", err))
 	if errors.Is(err, session.ErrMoved) {

@@ -14,25 +14,26 @@ import (
 	"holdfast/stream"
 )
 
-// An outcomeKind is how serving an exchange goes on, once it has begun.
+// An outcomeKind is how an exchange is answered, once serving it has begun.
 type outcomeKind int
 
 const (
-	outcomeAccepted   outcomeKind = iota // 202: notifications and responses were handed over
-	outcomeNothing                       // 204: nothing is to be read, or the session has ended
+	outcomeAccepted   outcomeKind = iota // 202: notifications and responses were handed to the session
+	outcomeNothing                       // 204: there is no message to read, or the session has ended
 	outcomeAnswer                        // body is the answer
-	outcomeBegun                         // the same, and a call has begun that goes on
-	outcomeLight                         // a call has begun that is light: JSON, unless it is stored before it ends
-	outcomeJSON                          // a stored call has begun that is answered with JSON
-	outcomeCall                          // a stored call has begun that is answered with its stream
-	outcomeStream                        // a stream goes on from a cursor
-	outcomeStandalone                    // the standalone stream goes on
-	outcomePair                          // the one stream of a session of 2024-11-05 goes on
+	outcomeBegun                         // the same, and a call has begun, which goes on
+	outcomeLight                         // a light call has begun: JSON, unless it is stored before it ends
+	outcomeJSON                          // a stored call has begun, which is answered with JSON
+	outcomeCall                          // a stored call has begun, which is answered with its stream
+	outcomeStream                        // a stream is read from a cursor
+	outcomeStandalone                    // the standalone stream is read
+	outcomePair                          // the one stream of a session of 2024-11-05 is read
 	outcomeSocket                        // the connection becomes a WebSocket
 )
 
-// An outcome is how serving an exchange begins. That it concerns another session is the error *[session.Redirect], and that its
-// session is elsewhere is placement.ErrNotHere or [session.ErrMoved]: then the exchange is placed again.
+// An outcome is the beginning of an exchange's answer. An exchange that concerns another session has no outcome, but the error
+// *[session.Redirect]; if its session is elsewhere, the error is placement.ErrNotHere or [session.ErrMoved]. After these the
+// exchange is placed again.
 type outcome struct {
 	kind outcomeKind
 	exchange.Begun
@@ -40,21 +41,21 @@ type outcome struct {
 	body []byte
 }
 
-// beginning returns where the stream of an outcome is read from.
+// beginning returns the cursor from which the stream of an outcome is read.
 func (o *outcome) beginning() stream.Cursor {
 	switch o.kind {
 	case outcomeStream:
 		return o.at
-	case outcomeLight: // it was stored since
+	case outcomeLight: // the call was stored since
 		return stream.Cursor{Stream: stream.ID{Number: o.Call.Number()}}
 	}
 	return stream.Cursor{Stream: stream.ID{Number: o.Number}}
 }
 
-// serveIn serves an exchange in its session, which is here. An error says that nothing was answered.
+// serveIn serves an exchange in its session, which is here. After an error nothing was answered.
 func (h *Handler) serveIn(w http.ResponseWriter, x *exchange.Exchange) error {
 	if x.Purpose == exchange.ForModern {
-		return h.modern.Serve(w, x) // which finds it now
+		return h.modern.Serve(w, x) // which finds the session now
 	}
 	var o outcome
 	if err := h.start(x, &o); err != nil {
@@ -80,15 +81,15 @@ func (h *Handler) serveIn(w http.ResponseWriter, x *exchange.Exchange) error {
 	return h.write(w, x, &o)
 }
 
-// serveNew serves an exchange in a new session. An error says that nothing was answered: there is no session, as the node is
-// drained; or initialize came to a session that has left this node since ([session.ErrMoved]). Any other error is answered.
+// serveNew serves an exchange in a new session. After an error nothing was answered: the node is drained and begins no session,
+// or the session that initialize came to has left it since ([session.ErrMoved]). serveNew answers other errors itself.
 func (h *Handler) serveNew(w http.ResponseWriter, x *exchange.Exchange) (err error) {
-	if h.opts.Stateless && h.opts.Limits.Bounds() { // before a backend is opened for it
+	if h.opts.Stateless && h.opts.Limits.Bounds() { // before a backend is opened
 		if err := h.starter.AdmitAlone(x); err != nil {
 			h.answers.FailMessages(w, err, x.Msgs, x.Batch)
 			return nil
 		}
-		defer x.Once.Pass.Release() // what no call has taken
+		defer x.Once.Pass.Release() // if no call has taken it
 	}
 	if err := h.open(x); errors.Is(err, session.ErrClosing) && !h.opts.Stateless {
 		return err
@@ -115,7 +116,7 @@ func (h *Handler) serveNew(w http.ResponseWriter, x *exchange.Exchange) (err err
 	return nil
 }
 
-// settle ends a session that was begun for an exchange, once that is over with err, if its client can know nothing of it.
+// settle ends the session that was begun for an exchange if its client can't know the session. err is the exchange's error.
 func (h *Handler) settle(x *exchange.Exchange, err error) {
 	s := x.Session
 	ends := s.Revision() == ""
@@ -124,7 +125,7 @@ func (h *Handler) settle(x *exchange.Exchange, err error) {
 		ends = true
 	case x.Purpose == exchange.ForPairStream:
 		ends = err != nil
-	case x.Purpose == exchange.ForSession && ends: // initialize has failed, or its client has gone
+	case x.Purpose == exchange.ForSession && ends: // initialize has failed, or its client has left
 		c := s.Initializing()
 		ends = c == nil || x.HTTP.Context().Err() != nil
 	}
@@ -140,13 +141,13 @@ func (h *Handler) start(x *exchange.Exchange, o *outcome) (err error) {
 	s := x.Session
 	o.Session = s
 	if s != nil && s.Modern() != "" {
-		return session.ErrNotFound // no client knows it
+		return session.ErrNotFound // a carrier, which no client knows
 	}
 	if s != nil && s.SingleStream() != x.Pair() && x.Purpose != exchange.ForRequest {
 		if x.Purpose == exchange.ForPairStream {
 			return ticket.ErrBadEvent
 		}
-		return session.ErrNotFound // it speaks through other entry points
+		return session.ErrNotFound // the session has other entry points
 	}
 	switch x.Purpose {
 	case exchange.ForSession:
@@ -187,7 +188,7 @@ func (h *Handler) start(x *exchange.Exchange, o *outcome) (err error) {
 	case exchange.ForPairMessages:
 		err = h.startPairMessages(x, o)
 	}
-	if errors.Is(err, session.ErrCancelled) { // before it has begun
+	if errors.Is(err, session.ErrCancelled) { // the client cancelled the request before the call began
 		o.Begun, o.kind, err = exchange.Begun{Session: s}, outcomeAccepted, nil
 	}
 	return err
@@ -207,7 +208,7 @@ func (h *Handler) write(w http.ResponseWriter, x *exchange.Exchange, o *outcome)
 			w.Header()["Content-Length"] = []string{strconv.Itoa(len(o.body))}
 		}
 		_ = h.answers.Answer(w, x.Form, [][]byte{o.body}, false)
-		_ = http.NewResponseController(w).Flush() // delivering may take its time
+		_ = http.NewResponseController(w).Flush() // delivering may take long
 		o.Deliver(x.Values(), x.Msgs, x.HTTP.Header)
 	case outcomeJSON:
 		return h.plain(w, x, o)
@@ -215,7 +216,7 @@ func (h *Handler) write(w http.ResponseWriter, x *exchange.Exchange, o *outcome)
 		return h.mux.Socket(w, x)
 	default:
 		h.accepted(w, x)
-		o.Deliver(x.Values(), x.Msgs, x.HTTP.Header) // of 2024-11-05, whose answers go to the stream
+		o.Deliver(x.Values(), x.Msgs, x.HTTP.Header) // of 2024-11-05: answers go to the session's stream
 	}
 	return nil
 }

@@ -20,17 +20,17 @@ import (
 	"holdfast/stream"
 )
 
-// What follows hands exchanges over to package placement whose session is not on this node.
+// This file hands exchanges of sessions on other nodes to package placement.
 
-// displaced reports whether an exchange was not served because its session is not here,
-// or because it is to be begun on another node.
+// displaced reports whether err says that the session of an exchange is not here, or
+// that another node has to begin it.
 func (h *Handler) displaced(x *exchange.Exchange, err error) bool {
 	return err != nil && h.nodes != nil && (placement.IsElsewhere(err) || x.Anywhere() && errors.Is(err, session.ErrClosing))
 }
 
-// place goes on with an exchange that was not served because of err. If that is because
-// its session, or another that it concerns, is not here, it is served where the session is,
-// or here once the session has come here. Any other error is the answer.
+// place handles an exchange that was not served because of err. If its session, or another
+// session that it concerns, is not here, the exchange is served where that session is, or
+// here once it has come here. Any other error is the answer.
 //
 //go:noinline
 func (h *Handler) place(w http.ResponseWriter, x *exchange.Exchange, err error) {
@@ -48,8 +48,8 @@ func (h *Handler) place(w http.ResponseWriter, x *exchange.Exchange, err error) 
 		}
 	}
 	if errors.Is(err, session.ErrClosing) && h.nodes != nil && x.HTTP.Method == http.MethodGet && h.life.IsLeaving() && h.life.IsAlone() && x.From == nil {
-		// A moment later nobody listens here: some clients who would try again then
-		// take 503 for the end of their session.
+		// A moment later this node accepts no connections. Some clients would retry
+		// then, but take a 503 for the end of their session: cut them off instead.
 		panic(http.ErrAbortHandler)
 	}
 	if x.Purpose == exchange.ForModern {
@@ -59,7 +59,7 @@ func (h *Handler) place(w http.ResponseWriter, x *exchange.Exchange, err error) 
 	h.answers.FailMessages(w, err, x.Msgs, x.Batch)
 }
 
-// socketElsewhere serves a WebSocket whose session is on another node. An error says that the handshake was not answered.
+// socketElsewhere serves a WebSocket for a session on another node. After an error the handshake is not answered.
 func (h *Handler) socketElsewhere(w http.ResponseWriter, x *exchange.Exchange) error {
 	for range placement.MostMoves {
 		err := h.mux.SocketElsewhere(w, x)
@@ -108,7 +108,7 @@ func (h *Handler) newPlacement(w http.ResponseWriter, x *exchange.Exchange) *pla
 	return h.nodes.Place(w, &p.req)
 }
 
-// describe says what another node has to know of an exchange.
+// describe sets the visit of a request, and the fields that are for clients' exchanges only.
 func (h *Handler) describe(x *exchange.Exchange, req *placement.Request) {
 	req.Messages, req.Batch, req.Conn = x.Msgs, x.Batch, h.watched.At(x.HTTP)
 	req.Visit = placement.Visit{
@@ -138,8 +138,8 @@ func (h *Handler) describe(x *exchange.Exchange, req *placement.Request) {
 	}
 }
 
-// revision returns the protocol revision that a client speaks, if that is known
-// here.
+// revision returns the protocol revision that a client speaks, or "" if this
+// node does not know it.
 func (h *Handler) revision(x *exchange.Exchange) string {
 	if v := x.HTTP.Header[protocol.HeaderVersion]; len(v) > 0 {
 		return v[0]
@@ -152,17 +152,17 @@ func (h *Handler) revision(x *exchange.Exchange) string {
 	return ""
 }
 
-// A placed is an exchange as a [placement.Exchange].
+// A placed is an exchange that placement places: a [placement.Exchange].
 type placed struct {
 	h   *Handler
 	x   *exchange.Exchange
-	req placement.Request // as which it is handed over
+	req placement.Request // with which x is handed to placement
 
 	began time.Time
-	door  observe.Door // through which its stream came
-	ours  bool         // its answer stays on this node: no client has asked
+	door  observe.Door // by which the stream's reader came
+	ours  bool         // this node has asked, and not a client
 
-	deny    func(why error) // ends the exchange's request; nil: nothing that its client may do changes
+	deny    func(why error) // ends the exchange's request; nil: the client's rights do not change
 	unwatch func()
 }
 
@@ -187,8 +187,8 @@ func (p *placed) Streams(head http.Header, calls bool) {
 	}
 }
 
-// watchRights is that of an exchange that another node serves, which has begun a stream with a header: the request ends, and
-// with it what that node says.
+// watchRights ends the request of an exchange, and with it the stream that another node has begun with the header head, once
+// the client has lost the right to read it.
 func (p *placed) watchRights(head http.Header) {
 	x := p.x
 	if p.deny == nil || p.unwatch != nil {
@@ -201,7 +201,7 @@ func (p *placed) watchRights(head http.Header) {
 	p.unwatch = rights.Watch(func() {
 		why := copying.Denial(rights)
 		if why == nil && x.Purpose == exchange.ForSocket && p.h.callers.bySingleTools(x.HTTP.Context()) {
-			why = errNoSocket // what comes on it is not looked at here
+			why = errNoSocket // messages on it are not checked on this node
 		}
 		if why != nil {
 			p.deny(&placement.NotAllowed{Why: why.Text})
@@ -256,7 +256,7 @@ func (p *placed) Continue(to *placement.Answer, s *session.Session) error {
 	if p.h.displaced(&rest, err) || status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests {
 		return err
 	}
-	return nil // nothing is kept
+	return nil // the rest of the stream is lost
 }
 
 // Repeatable implements [placement.Exchange].
@@ -266,9 +266,9 @@ func (p *placed) Repeatable() bool {
 	return x.Muxed && !x.Unsafe || key != "" && !x.Pair() || p.h.sessions.Tools.Repeatable(x.Principal.Server(), x.Msgs)
 }
 
-// Lost implements [placement.Exchange]. A modern client, which cannot come back for the rest, is
-// told that nobody knows how its call ended; a listen is left to be made again. Who sent an initialize
-// is to connect again. Others are told when to come back.
+// Lost implements [placement.Exchange]. A modern client, which cannot come back for the rest, gets the
+// error outcome unknown; for a listen it gets nothing, and listens again. A client that sent
+// initialize gets errNoAnswer. Others are told when to come back.
 func (p *placed) Lost() (message []byte, retry time.Duration) {
 	switch {
 	case p.x.Purpose == exchange.ForSession:
@@ -283,11 +283,11 @@ func (p *placed) Lost() (message []byte, retry time.Duration) {
 	return answering.Error(p.x.Modern.ID, says), -1
 }
 
-// errNoAnswer answers an initialize whose stream nobody goes on with. Clients do not come back for it: without
-// this they would wait.
+// errNoAnswer answers an initialize when no node can continue its stream. Clients do not come back for that
+// stream: without this error they would wait.
 var errNoAnswer = errf(jsonrpc.CodeServer, "initialize was not answered: the node that had it has ended; connect again")
 
-// A host is the handler as a [placement.Host].
+// A host makes the handler a [placement.Host].
 type host struct{ *Handler }
 
 // Receive implements [placement.Host].
@@ -313,8 +313,8 @@ func (h host) Finish(w http.ResponseWriter, body []byte) error { return h.answer
 // Client implements [placement.Host].
 func (h host) Client(address string) (open, left bool) { return h.watched.Client(address) }
 
-// holds counts messages as on their way, for as long as what they ask for may have to
-// be asked of another node again, until the function that it returns is called.
+// holds counts messages as on their way until done is called: until then they may
+// have to be sent to another node again.
 func (b *bodyReader) holds(msgs []jsonrpc.Message) (done func()) {
 	size := int64(0)
 	for i := range msgs {
@@ -324,8 +324,8 @@ func (b *bodyReader) holds(msgs []jsonrpc.Message) (done func()) {
 	return func() { b.flight.Add(-size) }
 }
 
-// everywhere makes a request on each other node that has sessions of the principal, for what
-// that node knows by itself: [placement.Nodes.Everywhere].
+// everywhere makes the request of x on each other node that has sessions of the principal,
+// and returns their results: [placement.Nodes.Everywhere].
 func (h *Handler) everywhere(x *exchange.Exchange, after stream.SessionKey) ([]json.RawMessage, session.Range, error) {
 	return h.nodes.Everywhere(x.HTTP.Context(), &placement.Inquiry{
 		Principal: x.Principal,
@@ -339,8 +339,8 @@ func (h *Handler) everywhere(x *exchange.Exchange, after stream.SessionKey) ([]j
 	})
 }
 
-// ask serves an exchange whose answer stays here: its body is returned, nil if it has
-// none. The exchange's request is one of [exchange.OwnPost].
+// ask serves an exchange of this node's own, and returns the body of the answer, nil
+// if it has none. The exchange's request is from [exchange.OwnPost].
 func (h *Handler) ask(x *exchange.Exchange) (answer []byte, err error) {
 	got := &placement.Answer{}
 	if err = h.find(x); err == nil {

@@ -17,7 +17,7 @@ import (
 )
 
 // decodePost decodes a POST of messages (2025-11-25, Transports, "Sending Messages to the
-// Server"). If it is false the request was answered.
+// Server"). If it returns false, the request was answered.
 func (h *Handler) decodePost(w http.ResponseWriter, x *exchange.Exchange) bool {
 	if !h.readPost(w, x) {
 		return false
@@ -58,14 +58,14 @@ func (h *Handler) decodePost(w http.ResponseWriter, x *exchange.Exchange) bool {
 	return err == nil
 }
 
-// serveModern serves a request of revision 2026-07-28 that came on a connection with others.
+// serveModern serves a request of revision 2026-07-28 from a connection that carries many exchanges.
 func (h *Handler) serveModern(to *placement.Answer, x *exchange.Exchange) {
 	if h.bodies.admits(to, x, true) && h.modern.Decode(to, x) {
 		h.serve(to, x)
 	}
 }
 
-// startMessages begins to serve what was POSTed to a session.
+// startMessages begins to serve messages that were POSTed to a session.
 func (h *Handler) startMessages(x *exchange.Exchange, o *outcome) (err error) {
 	revision := ""
 	if x.Batch {
@@ -93,7 +93,7 @@ func (h *Handler) startMessages(x *exchange.Exchange, o *outcome) (err error) {
 	return h.startCall(x, o)
 }
 
-// startCall begins the call of the requests of an exchange, or finds the one that they have begun before.
+// startCall begins a call for the requests of an exchange, or finds the call that they have begun before.
 func (h *Handler) startCall(x *exchange.Exchange, o *outcome) (err error) {
 	light := x.Once.Key == "" && h.light(x.HTTP.Context(), x.HTTP.Header, x.Session, x.Msgs)
 	from := h.starter.Origin(x)
@@ -103,7 +103,7 @@ func (h *Handler) startCall(x *exchange.Exchange, o *outcome) (err error) {
 		var ended bool
 		switch o.Begun, ended, err = h.starter.Attach(x, from.Guest, err); {
 		case ended && tries > 0:
-			from.Pass, from.Admitted = nil, false // it was given back
+			from.Pass, from.Admitted = nil, false // Begin has released it
 			o.Begun, err = exchange.Begin(x.Session, x.Msgs, light, x.Once, from)
 		case err != nil:
 			return err
@@ -121,15 +121,15 @@ func (h *Handler) startCall(x *exchange.Exchange, o *outcome) (err error) {
 		o.kind = outcomeJSON
 	case o.Call != nil:
 		o.kind = outcomeCall
-	default: // it was begun before: after the event that the client has last seen, or from the oldest that is kept
+	default: // the call was begun before: from the client's last event, or from the oldest that is kept
 		o.kind = outcomeStream
 		o.at, err = copying.CursorAfter(x.HTTP.Context(), o.Session, o.Number, x.Last)
 	}
 	return err
 }
 
-// startAnswered begins a call whose request is answered at once, or finds the one that the same request has begun before. It goes on when
-// its request was answered: an experimental task of revision 2025-11-25 (package legacytask), which package session knows as a service.
+// startAnswered begins a call that goes on after its request was answered, or finds the call that the same request has begun before. Such
+// a call is an experimental task of revision 2025-11-25 (package legacytask), which package session knows as a service.
 func (h *Handler) startAnswered(x *exchange.Exchange, o *outcome) (err error) {
 	if o.Begun, err = h.starter.Start(x, x.Msgs, false); err != nil {
 		return err
@@ -139,8 +139,8 @@ func (h *Handler) startAnswered(x *exchange.Exchange, o *outcome) (err error) {
 	return nil
 }
 
-// light reports whether requests start light. Where other nodes may take the session over,
-// what is not safe to make again never does, whatever form the answer has.
+// light reports whether the call of msgs starts light. Where other nodes may take the session
+// over, a call that is not safe to repeat never does, whatever the form of the answer.
 func (h *Handler) light(ctx context.Context, header http.Header, s *session.Session, msgs []jsonrpc.Message) bool {
 	switch {
 	case h.opts.Response == ResponseJSON && !h.sessions.Shared(), h.opts.Stateless:
@@ -156,7 +156,7 @@ func (h *Handler) light(ctx context.Context, header http.Header, s *session.Sess
 	return true
 }
 
-// accepted answers notifications and responses that were handed over, which have no answer.
+// accepted answers a POST of notifications and responses with 202.
 func (h *Handler) accepted(w http.ResponseWriter, x *exchange.Exchange) {
 	w.WriteHeader(http.StatusAccepted)
 	if x.Purpose != exchange.ForPairMessages {
@@ -167,8 +167,8 @@ func (h *Handler) accepted(w http.ResponseWriter, x *exchange.Exchange) {
 	}
 }
 
-// send hands over notifications and responses. A response that the backend does not take now has to be sent again, and so has all
-// that comes to a session which is no longer here, or whose backend cannot be opened for now: that is an error.
+// send hands notifications and responses to the session. An error says that the client has to send them again: the backend does
+// not take a response now or cannot be opened now, or the session is no longer here.
 func (h *Handler) send(x *exchange.Exchange) error {
 	ctx := x.Values()
 	if guest := x.Guest(h.sessions); guest != "" {
@@ -180,7 +180,7 @@ func (h *Handler) send(x *exchange.Exchange) error {
 		if errors.Is(err, session.ErrNotDelivered) || errors.Is(err, session.ErrMoved) || errors.Is(err, session.ErrBusy) {
 			return err
 		}
-		if x.MayBeGuest(h.sessions) && placement.IsElsewhere(err) { // that of a request which waits elsewhere
+		if x.MayBeGuest(h.sessions) && placement.IsElsewhere(err) { // the request that waits for it is on another node
 			return err
 		}
 		if err != nil {
@@ -190,7 +190,7 @@ func (h *Handler) send(x *exchange.Exchange) error {
 	return nil
 }
 
-// answerLight answers requests whose call is light with JSON, unless it is stored before it ends: then its stream is the answer.
+// answerLight answers the requests of a light call with JSON, unless the call is stored before it ends: then its stream is the answer.
 //
 //go:noinline
 func (h *Handler) answerLight(w http.ResponseWriter, x *exchange.Exchange, o *outcome) (stored bool, err error) {
@@ -202,7 +202,7 @@ func (h *Handler) answerLight(w http.ResponseWriter, x *exchange.Exchange, o *ou
 		after = 0
 	}
 	ctx, attended := x.HTTP.Context(), func() {}
-	if after == 0 && x.From != nil && x.Once.Name != "" { // it may take long
+	if after == 0 && x.From != nil && x.Once.Name != "" { // the call may take long, so the client's own node is watched
 		ctx, attended = h.nodes.WatchRequest(ctx, x.Once.Name)
 	}
 	answers, done := o.Call.Wait(ctx, after)
@@ -210,7 +210,7 @@ func (h *Handler) answerLight(w http.ResponseWriter, x *exchange.Exchange, o *ou
 	attended()
 	switch {
 	case o.Call.Retriable():
-		return false, session.ErrMoved // and it may be made again there
+		return false, session.ErrMoved // the session's new node may make the call again
 	case done && o.Call.Refusal() != nil:
 		return false, o.Call.Refusal()
 	case done:
@@ -220,10 +220,10 @@ func (h *Handler) answerLight(w http.ResponseWriter, x *exchange.Exchange, o *ou
 			} else if err := o.Session.Refusal(); err != nil {
 				return false, err
 			} else {
-				w.Header().Del(protocol.HeaderSession) // it failed, and its session ends
+				w.Header().Del(protocol.HeaderSession) // initialize failed, and its session ends
 			}
 		}
-		_ = h.answers.Answer(w, x.Form, answers, x.Batch) // what is lost on the way can be had only by asking again
+		_ = h.answers.Answer(w, x.Form, answers, x.Batch) // after an error the client can only make the request again
 		return false, nil
 	case left:
 		o.Call.ConnectionLost()
@@ -232,7 +232,8 @@ func (h *Handler) answerLight(w http.ResponseWriter, x *exchange.Exchange, o *ou
 	return true, nil
 }
 
-// confirmDelivery tells a node whose client has more exchanges on its connection that a request was delivered: with the status 102.
+// confirmDelivery tells the node that forwarded a request, with status 102, that the request was delivered. It does so if the client's
+// connection carries many exchanges.
 //
 //go:noinline
 func confirmDelivery(w http.ResponseWriter, x *exchange.Exchange) {

@@ -15,11 +15,11 @@ import (
 	"holdfast/stream"
 )
 
-// What follows is SEP-975 without a transport, and how it is over Streamable HTTP.
-// What is asked here is asked of Holdfast, and no backend hears of it.
+// This file has the requests of SEP-975, for any transport, and their routing over
+// Streamable HTTP. Holdfast itself answers them, without the backend.
 
-// startRequest begins to serve a request to Holdfast itself. A session is not needed: a token is enough, and counts for the
-// principal's requests in any session, wherever that is.
+// startRequest begins to serve a request to Holdfast itself. It needs no session: a token is enough, and is valid for the
+// principal's requests in any session, on any node.
 func (h *Handler) startRequest(x *exchange.Exchange, o *outcome) (err error) {
 	m := &x.Msgs[0]
 	if ask := betweenNodes[m.Method]; ask != nil {
@@ -40,7 +40,7 @@ func (h *Handler) startRequest(x *exchange.Exchange, o *outcome) (err error) {
 		o.kind = outcomeAnswer
 		o.body, err = h.startStatus(x)
 	}
-	if errors.Is(err, resume.ErrBadToken) { // that there is no such request is an answer like others
+	if errors.Is(err, resume.ErrBadToken) { // answered with status 200, as a request that is served
 		_, e := h.answers.Explain(err)
 		o.kind, o.body, err = outcomeAnswer, jsonrpc.AppendError(nil, m.ID, e), nil
 	}
@@ -57,7 +57,7 @@ func (h *Handler) startStatus(x *exchange.Exchange) (answer []byte, err error) {
 			return nil, &session.Redirect{Remote: at}
 		}
 	}
-	if all && (x.From == nil || x.From.Local == nil) { // else it was counted where it was asked
+	if all && (x.From == nil || x.From.Local == nil) { // the node that makes an inquiry has counted it
 		if err := h.sessions.Gate.List(x.Principal, x.HTTP.RemoteAddr); err != nil {
 			return nil, err
 		}
@@ -74,7 +74,7 @@ func (h *Handler) startStatus(x *exchange.Exchange) (answer []byte, err error) {
 	case x.From != nil && x.From.Local != nil:
 		in = *x.From.Local
 	default:
-		y := *x // which other goroutines read
+		y := *x // a copy, which other goroutines read
 		more, in, err = h.resumableElsewhere(&y)
 	}
 	if err != nil {
@@ -87,7 +87,7 @@ func (h *Handler) startStatus(x *exchange.Exchange) (answer []byte, err error) {
 	return jsonrpc.AppendResult(nil, m.ID, result), nil
 }
 
-// resumableElsewhere returns what other nodes know for a requests/getStatus/all, and of which sessions that is.
+// resumableElsewhere returns other nodes' results for a requests/getStatus/all, and the range of sessions that they cover.
 func (h *Handler) resumableElsewhere(x *exchange.Exchange) (all []resume.Listed, in session.Range, err error) {
 	after := stream.SessionKey(jsonrpc.String(jsonrpc.Field(x.Msgs[0].Params, "cursor")))
 	results, in, err := h.everywhere(x, after)
@@ -101,8 +101,8 @@ func (h *Handler) resumableElsewhere(x *exchange.Exchange) (all []resume.Listed,
 	return all, in, err
 }
 
-// deliver takes a message of the principal that says itself which session it is for, whatever connection it comes on: the answer to
-// a backend's request, or the cancellation of a request with its token. It is false for all others.
+// deliver delivers a message that names its session itself, whatever connection it comes on: the answer to a backend's request, or
+// the cancellation of a request with its token. taken is false for all other messages.
 func (h *Handler) deliver(x *exchange.Exchange, m *jsonrpc.Message) (taken bool, err error) {
 	if m.Kind == jsonrpc.Response {
 		return h.sessions.Answer(x.Values(), x.Principal, *m, x.HTTP.Header)
@@ -110,8 +110,8 @@ func (h *Handler) deliver(x *exchange.Exchange, m *jsonrpc.Message) (taken bool,
 	return h.sessions.Resumes().Cancel(x.Principal, m, x.HTTP.Header)
 }
 
-// roamed hands over those messages of a POST without requests that find their session by themselves, each as an exchange of its
-// own, and leaves the others. If it is false the POST was answered: all were taken, or one was refused.
+// roamed delivers the messages of a POST without requests that name their session themselves, each as an exchange of its own,
+// and leaves the others in x.Msgs. If it returns false, the POST was answered: all messages were taken, or one was refused.
 func (h *Handler) roamed(w http.ResponseWriter, x *exchange.Exchange) bool {
 	rest := x.Msgs[:0]
 	for i := range x.Msgs {
@@ -120,7 +120,7 @@ func (h *Handler) roamed(w http.ResponseWriter, x *exchange.Exchange) bool {
 		if errors.As(err, &away) {
 			one := *x
 			one.Purpose, one.Msgs = exchange.ForNamed, x.Msgs[i:i+1:i+1]
-			if x.From != nil { // that node sends it where its session is
+			if x.From != nil { // the node that forwarded it sends it to the session's node
 				h.place(w, &one, err)
 				return false
 			}

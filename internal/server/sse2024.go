@@ -16,13 +16,13 @@ import (
 
 // SSE returns the pair of endpoints of revision 2024-11-05: GET opens the session's one stream, and POST, at the URL that the
 // stream's first event gives, takes messages. messages is that URL, relative to the GET's. If it is a path beside the GET's,
-// clients are told the last part of it alone: so it is right behind proxies that remove a prefix from paths.
+// clients are told only its last part, which is right even behind proxies that remove a prefix from paths.
 //
-// Unlike others of its kind the stream can be resumed: event ids name the session.
+// Unlike in other implementations the stream can be resumed: event ids name the session.
 func (h *Handler) SSE(messages string) http.Handler {
 	allow := "GET, POST, OPTIONS"
 	if h.hasNoSessions() {
-		allow = "OPTIONS" // the pair is nothing without a session
+		allow = "OPTIONS" // the pair needs sessions
 	}
 	pair := h.authenticated(func(w http.ResponseWriter, r *http.Request) { h.pair(w, r, messages) })
 	serve := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -44,15 +44,15 @@ func (h *Handler) pair(w http.ResponseWriter, r *http.Request, endpoint string) 
 	}
 }
 
-// endpointFor returns what the client of a GET is told of a path to which it is to POST. Most clients resolve it against the
-// URL of their GET, as RFC 3986 has it. Those on the HTTP clients of Java and of Reactor, on which the Java SDK is, know
-// their server without a path, and append: a path that does not begin with a slash would be part of the host.
+// endpointFor returns the reference that the client of a GET gets for the path to which to POST. Most clients resolve it
+// against the URL of their GET (RFC 3986). Clients on the HTTP clients of Java and of Reactor, which the Java SDK uses,
+// append it to a server URL without a path: a reference that does not begin with a slash would become part of the host.
 func endpointFor(r *http.Request, endpoint string) string {
 	agent := r.Header.Get("User-Agent")
 	if strings.HasPrefix(agent, "Java-http-client/") || strings.HasPrefix(agent, "ReactorNetty/") {
 		return endpoint
 	}
-	at, _, _ := strings.Cut(r.RequestURI, "?") // as it came, before a handler in front has changed it
+	at, _, _ := strings.Cut(r.RequestURI, "?") // unchanged by a handler in front
 	dir := at[:strings.LastIndexByte(at, '/')+1]
 	if last, ok := lastPart(endpoint, dir); ok {
 		return last
@@ -65,13 +65,13 @@ func endpointFor(r *http.Request, endpoint string) string {
 	return endpoint
 }
 
-// lastPart returns what follows a directory in a path, if that is one part.
+// lastPart returns the part of a path after a directory, if that is a single part.
 func lastPart(path, dir string) (string, bool) {
 	last, ok := strings.CutPrefix(path, dir)
 	return last, ok && strings.HasPrefix(dir, "/") && last != "" && !strings.ContainsAny(last, "/:?#")
 }
 
-// decodePair decodes a request of the pair. If it is false the request was answered.
+// decodePair decodes a request of the pair. If it returns false, the request was answered.
 //
 //go:noinline
 func (h *Handler) decodePair(w http.ResponseWriter, x *exchange.Exchange) bool {
@@ -86,12 +86,12 @@ func (h *Handler) decodePair(w http.ResponseWriter, x *exchange.Exchange) bool {
 		h.answers.Reject(w, http.StatusNotAcceptable, errf(codeInvalid, "Accept must list text/event-stream: what a GET gets is a stream"))
 		return false
 	}
-	// A new session, or the one that the last event id names.
+	// The session is a new one, or the one that the last event id names.
 	x.Purpose, x.Ref = exchange.ForPairStream, exchange.LastEventID(x.HTTP)
 	return true
 }
 
-// decodePairMessages decodes a POST of messages. What they are answered with goes to the stream.
+// decodePairMessages decodes a POST of messages. Their answers go to the stream. If ok is false, the request was answered.
 func (h *Handler) decodePairMessages(w http.ResponseWriter, x *exchange.Exchange) (ok bool) {
 	x.Purpose, x.Secret = exchange.ForPairMessages, x.HTTP.URL.Query().Get(protocol.ParamSession)
 	if x.Secret == "" {
@@ -108,7 +108,7 @@ func (h *Handler) decodePairMessages(w http.ResponseWriter, x *exchange.Exchange
 	return ok && h.bodies.admits(w, x, false)
 }
 
-// readPair has a connection read a session's one stream, and returns its first event.
+// readPair makes c read a session's one stream, and returns the first event to write.
 func (h *Handler) readPair(x *exchange.Exchange, o *outcome, c *copying.Events) (first []byte, err error) {
 	s := x.Session
 	c.Primes = false
@@ -122,15 +122,15 @@ func (h *Handler) readPair(x *exchange.Exchange, o *outcome, c *copying.Events) 
 	return sse.AppendEvent(first, "endpoint", x.Endpoint+"?"+protocol.ParamSession+"="+url.QueryEscape(s.ID())), nil
 }
 
-// leftPair is called when a connection that read a session's one stream has ended. If its client has left before it has initialized
-// the session, that ends: there is nothing to come back for.
+// leftPair is called when the connection that read a session's one stream has ended. If the client left before it initialized the
+// session, the session ends: the client has no reason to come back.
 func (h *Handler) leftPair(x *exchange.Exchange, err error) {
 	if !errors.Is(err, copying.ErrComeBack) && !errors.Is(err, copying.ErrSuperseded) && !x.Session.Moved() {
 		h.sessions.Abandon(x.Session)
 	}
 }
 
-// startPairMessages begins to serve messages.
+// startPairMessages begins to serve messages that were POSTed to the pair.
 func (h *Handler) startPairMessages(x *exchange.Exchange, o *outcome) (err error) {
 	s := x.Session
 	if err := exchange.Check(x.Msgs, x.Batch, exchange.StageOf(s), s.Revision()); err != nil {
@@ -152,13 +152,13 @@ func (h *Handler) startPairMessages(x *exchange.Exchange, o *outcome) (err error
 		return nil
 	}
 	if o.Begun, err = h.starter.Start(x, calls, true); err == nil {
-		x.Msgs = calls // the others were taken
+		x.Msgs = calls // Send has taken the others
 	}
 	return err
 }
 
-// refuseOnStream answers a request that is refused on the stream, where all answers of 2024-11-05 are: clients end the connection
-// at a POST that fails, also where they only ask for another era (2026-07-28, server/discover). Else it returns the error.
+// refuseOnStream answers a single refused request on the stream, as all answers of 2024-11-05 are: clients end the connection at
+// a POST that fails, even if they only ask for another era (2026-07-28, server/discover). If it can't, it returns err.
 func (h *Handler) refuseOnStream(x *exchange.Exchange, o *outcome, err error) error {
 	var why *jsonrpc.Error
 	if errors.Is(err, session.ErrInitialize) || !errors.As(err, &why) || len(x.Msgs) != 1 || x.Batch || x.Msgs[0].Kind != jsonrpc.Request || !x.Session.Refuse(x.Msgs[0].ID, why) {

@@ -9,8 +9,8 @@ import (
 	"holdfast/internal/server/exchange"
 )
 
-// decodeStateless decodes a POST that stands alone: its session lives as long as the request. There is nothing to come back to, so
-// nothing is primed. If it is false the request was answered.
+// decodeStateless decodes a POST that stands alone: its session lives as long as the request. A client can't come back for its
+// stream, so there are no priming events. If it returns false, the request was answered.
 func (h *Handler) decodeStateless(w http.ResponseWriter, x *exchange.Exchange) bool {
 	x.Purpose = exchange.ForSession
 	if err := exchange.Check(x.Msgs, x.Batch, exchange.StageNone, statelessRevision(x)); err != nil {
@@ -18,7 +18,7 @@ func (h *Handler) decodeStateless(w http.ResponseWriter, x *exchange.Exchange) b
 		return false
 	}
 	if exchange.Requests(x.Msgs) == 0 {
-		w.WriteHeader(http.StatusAccepted) // there is nobody left whom it could concern
+		w.WriteHeader(http.StatusAccepted) // no session and no call is left that the messages could be for
 		return false
 	}
 	return true
@@ -34,12 +34,12 @@ func (h *Handler) startStateless(x *exchange.Exchange, o *outcome) error {
 	return h.startCall(x, o)
 }
 
-// statelessRevision returns the revision that a request names.
+// statelessRevision returns the revision that a request names, by default 2025-03-26.
 func statelessRevision(x *exchange.Exchange) string {
 	return cmp.Or(versionOf(x.HTTP), protocol.V20250326)
 }
 
-// initializeParams are what a backend is told of a client that it will see once.
+// initializeParams returns the params of the initialize that a backend gets for a client that stands alone.
 func initializeParams(revision string) []byte {
 	params, _ := json.Marshal(map[string]any{
 		"protocolVersion": revision,

@@ -11,17 +11,16 @@ import (
 )
 
 // ServeConn serves one client over a pair of pipes, such as a process's standard input and output: one JSON-RPC message on each
-// line (2025-11-25, Transports, "stdio"), in either era. It begins a session for clients of revisions with sessions, which outlives
-// the connection as those of other transports do: calls that are cut off go on, and their client can take them up on another
-// connection (SEP-975).
+// line (2025-11-25, Transports, "stdio"), in either era. For clients of revisions with sessions it begins a session, which outlives
+// the connection as on other transports: calls that are cut off go on, and the client can resume them on another connection (SEP-975).
 //
-// It returns nil when r has ended and all that the client asked for has been written; ctx's error when ctx is done; an error that
-// wraps [session.ErrClosing] when the handler is drained and no call of the connection is in flight; and otherwise what went wrong
-// in reading or writing. It closes neither r nor w. A Read that is waiting when it returns ends with r, unless r has a read
-// deadline; so does a Write that was given up after WriteTimeout.
+// It returns nil when r has ended and all answers have been written; ctx's error when ctx is done; an error that wraps
+// [session.ErrClosing] when the handler is drained and no call of the connection is in flight; and otherwise the error of reading
+// or writing. It closes neither r nor w. A Read that is waiting when it returns ends with r, unless r has a read deadline; so does
+// a Write that was given up after WriteTimeout.
 //
-// It may be called concurrently for different pipes. The values in ctx are those
-// of the request that Principal and backends are shown.
+// It may be called concurrently for different pipes. Principal and backends see
+// ctx's values in the context of their request.
 func (h *Handler) ServeConn(ctx context.Context, r io.Reader, w io.Writer) (err error) {
 	defer panics.Catch(&err, h.logger, "a connection", "")
 	if h.opts.Stateless {
@@ -41,7 +40,7 @@ func (h *Handler) ServeConn(ctx context.Context, r io.Reader, w io.Writer) (err 
 	s := x.Session
 	defer func() {
 		if s.Revision() == "" {
-			h.sessions.End(s) // nothing was done in it
+			h.sessions.End(s) // no client has initialized it
 		}
 	}()
 	return h.mux.Pipes(ctx, &x, r, w)

@@ -1,5 +1,5 @@
-// Package answering answers requests over HTTP: with results, and with what the errors of the floors below mean there. It is the
-// only place where an error becomes a status.
+// Package answering answers requests over HTTP, with results and with errors. It is the only place where an error of the floors
+// below becomes a status.
 package answering
 
 import (
@@ -19,30 +19,30 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A Writer answers requests: with results, and with what errors mean. It tells observers of those that are refused.
+// A Writer answers requests with results and errors, and tells observers of refused requests.
 type Writer struct {
 	WriteTimeout time.Duration // how long one write may wait for a slow client
 	Outage       *outage.Outage
-	Observers    observe.Observers            // nil: nobody is told
+	Observers    observe.Observers            // nil: no observer is told
 	Server       func(context.Context) string // returns the name of the server that a request is for, or ""
 	Logger       *slog.Logger
 }
 
-// A Form is in which form a client takes the answer to a POST.
+// A Form is the form in which a client takes the answer to a POST.
 type Form uint8
 
 // The forms.
 const (
 	AnyForm    Form = iota // JSON or a stream of events, as the server chooses
-	OnlyJSON               // one JSON text. Nothing can come before the response
+	OnlyJSON               // one JSON text: no message can come before the response
 	OnlyEvents             // a stream of events
 )
 
-// shortAnswer is how many bytes net/http gathers of an answer, to say by itself how long it is.
+// shortAnswer is how many bytes of an answer net/http gathers, and then sets Content-Length itself.
 const shortAnswer = 2 << 10
 
-// Answer writes the responses of a call as JSON, or as events to a client that takes nothing else. A cancelled one has
-// none. Nothing is done for the request after that.
+// Answer writes the responses of a call as JSON, or as events to a client that takes only these. Without responses,
+// after a cancellation, it writes status 202. It must be the end of the request's handling.
 func (a *Writer) Answer(w http.ResponseWriter, as Form, answers [][]byte, batch bool) error {
 	if len(answers) == 0 {
 		w.WriteHeader(http.StatusAccepted)
@@ -63,7 +63,7 @@ func (a *Writer) Answer(w http.ResponseWriter, as Form, answers [][]byte, batch 
 	return a.Finish(w, body)
 }
 
-// answerEvents writes responses as a stream of events that is over. It cannot be resumed.
+// answerEvents writes responses as a complete stream of events, without ids.
 func (a *Writer) answerEvents(w http.ResponseWriter, answers [][]byte) error {
 	var text []byte
 	for _, a := range answers {
@@ -76,7 +76,7 @@ func (a *Writer) answerEvents(w http.ResponseWriter, answers [][]byte) error {
 	return a.Finish(w, text)
 }
 
-// Append appends the responses of a light call.
+// Append appends the responses of a light call to text, as a JSON array for a batch.
 func Append(text []byte, answers [][]byte, batch bool) []byte {
 	if !batch {
 		return append(text, answers[0]...)
@@ -88,15 +88,14 @@ func Append(text []byte, answers [][]byte, batch bool) []byte {
 	return append(text, ']')
 }
 
-// surelySent is how many bytes of a response the system takes off our hands
-// whether the client reads or not: so few need no bound on the time it takes.
+// surelySent is how many bytes of a response the system takes even if the
+// client does not read: writing so few needs no deadline.
 const surelySent = 8 << 10
 
-// Finish writes the body of an answer to its end. The time that it may take is
-// bounded, as that of a write to a stream. The last byte goes out when the request was served: a client that closes its
-// connection once it has the whole answer has not left before that.
+// Finish writes the body of an answer to its end, within WriteTimeout. The last byte is sent when the handler returns,
+// so that a client that closes its connection after the whole answer has not left before that.
 func (a *Writer) Finish(w http.ResponseWriter, body []byte) error {
-	if len(body) <= shortAnswer { // which net/http holds until then
+	if len(body) <= shortAnswer { // net/http holds them until the handler returns
 		_, err := w.Write(body)
 		return err
 	}
@@ -124,7 +123,7 @@ func (a *Writer) Finish(w http.ResponseWriter, body []byte) error {
 	return err
 }
 
-// Error returns an error response; id may be nil: revision 2026-07-28 knows none that is null.
+// Error returns an error response. With a nil id it has no id: revision 2026-07-28 does not allow null.
 func Error(id []byte, e *jsonrpc.Error) []byte {
 	if id != nil {
 		return jsonrpc.AppendError(nil, id, e)
@@ -136,8 +135,8 @@ func Error(id []byte, e *jsonrpc.Error) []byte {
 	return body
 }
 
-// Caught answers a request for which code of the user panicked before there was an
-// answer. Any other panic is net/http's business.
+// Caught answers a request if the application's code has panicked before an
+// answer. It must be deferred. Other panics go on to net/http.
 func (a *Writer) Caught(w http.ResponseWriter) {
 	switch p := recover().(type) {
 	case nil:
@@ -155,9 +154,9 @@ var (
 	unbuffered = []string{"no"}
 )
 
-// OpenEvents says in a header that a stream of events follows.
+// OpenEvents sets the header of a stream of events.
 func OpenEvents(head http.Header) {
 	head["Content-Type"] = typeSSE
 	head["Cache-Control"] = noCache
-	head["X-Accel-Buffering"] = unbuffered // or nginx gathers what should be seen at once
+	head["X-Accel-Buffering"] = unbuffered // else nginx gathers events that should arrive at once
 }

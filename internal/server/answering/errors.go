@@ -23,13 +23,13 @@ import (
 	"holdfast/stream"
 )
 
-// Reject answers a request with an HTTP status and a JSON-RPC error that has no id: it is about the HTTP request.
+// Reject answers a request with an HTTP status and a JSON-RPC error with the id null, as it is about the HTTP request.
 func (a *Writer) Reject(w http.ResponseWriter, status int, e *jsonrpc.Error) {
 	a.TellRefused(w, status, e)
 	a.RejectAs(w, status, jsonrpc.AppendError(nil, nil, e))
 }
 
-// Forbid is Reject with status 403, for a request of which nobody knows who makes it.
+// Forbid is Reject with status 403, for a request that has proven no principal.
 func (a *Writer) Forbid(w http.ResponseWriter, r *http.Request, e *jsonrpc.Error) {
 	a.TellDenied(w, http.StatusForbidden, e, a.Denied(r, nil, ""))
 	a.RejectAs(w, http.StatusForbidden, jsonrpc.AppendError(nil, nil, e))
@@ -41,16 +41,16 @@ func (a *Writer) RejectAs(w http.ResponseWriter, status int, body []byte) {
 	head["Content-Type"] = typeJSON
 	head.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
-	_ = a.Finish(w, body) // who has gone does not hear it
+	_ = a.Finish(w, body) // the client may have left
 }
 
-// Fail answers a request with what an error of the floors below means in HTTP.
+// Fail answers a request with the status and the JSON-RPC error that explain err.
 func (a *Writer) Fail(w http.ResponseWriter, err error) { a.FailDenied(w, err, nil) }
 
 // FailDenied is Fail for a request that may not be authorized. denied may be nil.
 func (a *Writer) FailDenied(w http.ResponseWriter, err error, denied *observe.Denied) {
 	if errors.Is(err, http.ErrAbortHandler) {
-		panic(http.ErrAbortHandler) // as code of the user has it
+		panic(http.ErrAbortHandler) // the application asks for that
 	}
 	var refused *protocol.Unauthorized
 	if errors.As(err, &refused) && len(refused.Challenge) > 0 {
@@ -62,8 +62,8 @@ func (a *Writer) FailDenied(w http.ResponseWriter, err error, denied *observe.De
 	a.RejectAs(w, status, jsonrpc.AppendError(nil, nil, e))
 }
 
-// FailMessages is Fail for messages of which nobody may know what became of them, or that a limit
-// has refused, or whose params are not taken: then each request is told so.
+// FailMessages is Fail for messages. If their outcome may be unknown, a limit has refused them,
+// or their params are invalid, each request gets an error response with its id.
 func (a *Writer) FailMessages(w http.ResponseWriter, err error, msgs []jsonrpc.Message, batch bool) {
 	var answers [][]byte
 	var limited *limit.Refusal
@@ -90,8 +90,8 @@ func (a *Writer) FailMessages(w http.ResponseWriter, err error, msgs []jsonrpc.M
 	a.RejectAs(w, status, Append(nil, answers, batch))
 }
 
-// Explain returns what an error of the floors below means: in HTTP, and to
-// whoever made a request. What is the operator's business is logged.
+// Explain returns the HTTP status and the JSON-RPC error for an error of
+// the floors below. It logs errors that concern the operator.
 func (a *Writer) Explain(err error) (status int, e *jsonrpc.Error) {
 	var known *jsonrpc.Error
 	var panicked *panics.Error
@@ -108,7 +108,7 @@ func (a *Writer) Explain(err error) (status int, e *jsonrpc.Error) {
 		return explainLimit(limited)
 	case errors.As(err, &refused):
 		return refused.Status, jsonrpc.Errorf(jsonrpc.CodeServer, "%v", refused)
-	case errors.As(err, &panicked): // and was logged
+	case errors.As(err, &panicked): // logged already
 		return http.StatusInternalServerError, jsonrpc.Errorf(jsonrpc.CodeInternal, "internal error: %v", panicked)
 	case errors.Is(err, session.ErrInitialize):
 		return http.StatusRequestEntityTooLarge, session.ErrInitialize
@@ -125,7 +125,7 @@ func (a *Writer) Explain(err error) (status int, e *jsonrpc.Error) {
 	case errors.Is(err, session.ErrNotFound):
 		return http.StatusNotFound, jsonrpc.Errorf(jsonrpc.CodeServer,
 			"session not found: it has ended or expired; start a new one with an initialize request")
-	case errors.Is(err, session.ErrCancelled): // of 2026-07-28; others get no answer
+	case errors.Is(err, session.ErrCancelled): // of 2026-07-28; older revisions have no answer then
 		return http.StatusOK, ErrCancelled
 	case errors.Is(err, session.ErrDuplicate):
 		return http.StatusBadRequest, jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "%v: use an id once", err)
@@ -146,16 +146,16 @@ func (a *Writer) Explain(err error) (status int, e *jsonrpc.Error) {
 	case errors.Is(err, backend.ErrNoServer):
 		return http.StatusBadRequest, jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "%v", err)
 	case errors.Is(err, session.ErrRefused) && errors.Is(err, context.Canceled):
-		// The client did not wait, or said with a FIN that it has no more to say, which
-		// net/http takes for the same.
+		// The client has left, or has sent a FIN as it sends no more, which net/http
+		// takes for the same.
 		a.Logger.Debug("session not opened", "error", err)
 		return http.StatusServiceUnavailable, jsonrpc.Errorf(jsonrpc.CodeServer, "the connection ended while the server was being started: try again")
-	case errors.As(err, &notStarted): // and was logged
+	case errors.As(err, &notStarted): // logged already
 		return http.StatusBadGateway, jsonrpc.Errorf(jsonrpc.CodeServer, "%v", notStarted)
 	case errors.Is(err, session.ErrRefused):
 		level := slog.LevelError
 		if errors.As(err, &ended) && ended.NothingBegan() && !errors.As(err, &silent) {
-			level = slog.LevelDebug // its end has a line
+			level = slog.LevelDebug // its end was logged
 		}
 		a.Logger.Log(context.Background(), level, "session not opened", "error", err)
 		return http.StatusBadGateway, jsonrpc.Errorf(jsonrpc.CodeServer, "%v", err)
@@ -176,7 +176,7 @@ func (a *Writer) Explain(err error) (status int, e *jsonrpc.Error) {
 		a.Logger.Warn("request not served", "error", err)
 		return http.StatusServiceUnavailable, jsonrpc.Errorf(jsonrpc.CodeServer, "%s: try again later", text)
 	}
-	if errors.Is(err, context.Canceled) { // its client has left, or all is about to end
+	if errors.Is(err, context.Canceled) { // the client has left, or the process is about to end
 		a.Logger.Debug("request not served", "error", err)
 		return http.StatusServiceUnavailable, jsonrpc.Errorf(jsonrpc.CodeServer, "%v: try again later", session.ErrClosing)
 	}
@@ -184,7 +184,7 @@ func (a *Writer) Explain(err error) (status int, e *jsonrpc.Error) {
 	return http.StatusInternalServerError, jsonrpc.Errorf(jsonrpc.CodeInternal, "internal error: %v", err)
 }
 
-// explainLimit returns what the refusal of a limit means.
+// explainLimit is Explain for the refusal of a limit.
 func explainLimit(no *limit.Refusal) (status int, e *jsonrpc.Error) {
 	if no.Never() {
 		return http.StatusBadRequest, jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "%v", no)
@@ -195,7 +195,7 @@ func explainLimit(no *limit.Refusal) (status int, e *jsonrpc.Error) {
 	return http.StatusTooManyRequests, e
 }
 
-// SetRetryAfter says when a request that is refused with a status may be made again.
+// SetRetryAfter sets Retry-After for a request that is refused with status 429 or 503.
 func SetRetryAfter(w http.ResponseWriter, status int, err error) {
 	if status != http.StatusTooManyRequests && status != http.StatusServiceUnavailable {
 		return
@@ -210,13 +210,13 @@ func SetRetryAfter(w http.ResponseWriter, status int, err error) {
 
 // Errors of a front.
 var (
-	// ErrNoRoom refuses a message, because those that are being read take up the memory that there is.
+	// ErrNoRoom refuses a message, as the messages being read take up the memory for them.
 	ErrNoRoom = errors.New("messages that are being read take up what --memory has room for")
-	// ErrCancelled answers a request of revision 2026-07-28 that was cancelled otherwise than by its client's leaving.
+	// ErrCancelled answers a request of revision 2026-07-28 that was cancelled while its client was there.
 	ErrCancelled = jsonrpc.Errorf(jsonrpc.CodeServer, "the request was cancelled")
 )
 
-// A Moved is the error of what would begin at a server's old path.
+// A Moved refuses a session or a call that would begin at a server's old path.
 type Moved struct{ To string }
 
 // Error implements error.

@@ -20,7 +20,8 @@ import (
 	"holdfast/stream"
 )
 
-// TellRefused tells observers of a request that is answered with a status because of err. w is nil for a message of a connection.
+// TellRefused tells observers of a request that is answered with a status because of err, if that is 400 or above. w is nil for a
+// message of a mux.
 func (a *Writer) TellRefused(w http.ResponseWriter, status int, err error) {
 	a.TellDenied(w, status, err, nil)
 }
@@ -44,8 +45,8 @@ func (a *Writer) TellDenied(w http.ResponseWriter, status int, err error, denied
 	a.Observers.Happened(observe.Refused{Reason: reasonOf(status, err), Status: status, Denied: denied})
 }
 
-// Denied returns what is known of a request that is not authorized: m is the message that is refused,
-// or nil; principal is who was proven to make it, or "". It is nil where nobody is told.
+// Denied describes an unauthorized request: m is the refused message, or nil; principal is the one
+// that the request has proven to be, or "". It returns nil if there are no observers.
 func (a *Writer) Denied(r *http.Request, m *jsonrpc.Message, principal string) *observe.Denied {
 	if a.Observers == nil {
 		return nil
@@ -60,18 +61,18 @@ func (a *Writer) Denied(r *http.Request, m *jsonrpc.Message, principal string) *
 	return d
 }
 
-// begin returns the beginning of what a client has sent, not longer than [observe.MostDenied].
+// begin returns the beginning of a client's text, at most [observe.MostDenied] bytes.
 func begin(text string) string {
 	if len(text) <= observe.MostDenied {
 		return text
 	}
-	return strings.Clone(strings.ToValidUTF8(text[:observe.MostDenied], "")) // without the rest in memory
+	return strings.Clone(strings.ToValidUTF8(text[:observe.MostDenied], "")) // so that the rest is not held in memory
 }
 
-// A reasoned error says for which reason a request is refused. It is one of few, in lower case with underscores.
+// A reasoned error has the reason that a request is refused, one of a small set, in lower case with underscores.
 type reasoned interface{ Reason() string }
 
-// reasons are those of errors, the first that fits.
+// reasons are the reasons of errors. The first that fits counts.
 var reasons = []struct {
 	err    error
 	reason string
@@ -101,7 +102,7 @@ var reasons = []struct {
 	{stream.ErrNotFound, "gone"},
 }
 
-// statusReasons are those of statuses of which no error says more.
+// statusReasons are the reasons of statuses, where the error has none.
 var statusReasons = map[int]string{
 	http.StatusBadRequest:            "invalid",
 	http.StatusUnauthorized:          "unauthorized",
@@ -117,7 +118,7 @@ var statusReasons = map[int]string{
 	http.StatusServiceUnavailable:    "unavailable",
 }
 
-// reasonOf returns the reason for which a request is refused: one of few.
+// reasonOf returns the reason that a request is refused, one of a small set.
 func reasonOf(status int, err error) string {
 	var says reasoned
 	var refused *protocol.Unauthorized

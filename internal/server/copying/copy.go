@@ -21,20 +21,19 @@ import (
 	"holdfast/stream"
 )
 
-// A Sink is where one stream is written. Only the goroutine that copies the stream uses it.
+// A Sink takes the messages of one stream. Only the goroutine that copies the stream uses it.
 type Sink interface {
-	// Append appends a message to text, as the client will see it. id is its event id,
-	// or nil.
+	// Append appends a message to text, in the client's format. id is its event id, or nil.
 	Append(text, id, data []byte) []byte
-	// Write writes what was appended, and waits for a slow client for a bounded time only.
-	// last reports that the stream has ended. An error means that the client did not receive
-	// it, as far as that can be known; ErrHeld, that it is written together with what follows.
+	// Write writes the appended text, and waits only a bounded time for a slow client. last
+	// says that the stream has ended. After an error the client has not received the text, as
+	// far as is known; after ErrHeld the text is written together with the next.
 	Write(text []byte, last bool) error
-	// Idle is called when all that the stream holds was written. It does what its time
-	// has come for, and returns when it is to be called again at the latest; zero: only
+	// Idle is called when all entries of the stream so far were written. It does timed
+	// work, such as keep-alives, and returns the latest time of its next call; zero:
 	// when the stream has more. An error ends the copying.
 	Idle(ctx context.Context, now time.Time) (next time.Time, err error)
-	// Finished is called when all of the stream was written, and counts as delivered.
+	// Finished is called when the whole stream was written, and counts as delivered.
 	Finished()
 }
 
@@ -42,33 +41,33 @@ type Sink interface {
 type Copier struct {
 	Session *session.Session
 	Reader  *reading.Reader
-	Call    *session.Call // whose stream it is, if its client has just begun it; else nil
+	Call    *session.Call // the stream's call, if the client has just begun it; else nil
 	Sink    Sink
-	Ready   chan struct{}   // signalled when there may be something to do
-	Drain   <-chan struct{} // closed when there is; nil where the sink does not want to know
-	name    string          // names the stream in event ids; "": the client gets none
-	tail    string          // what event ids end with: see [session.Session.EventTail]
-	// Yields says that a newer connection has the stream to itself at once: nothing more is
-	// written here, not even what was appended before. The two may be one connection.
+	Ready   chan struct{}   // signalled when the copier may have something to do
+	Drain   <-chan struct{} // closed when the node is drained; nil if the sink does not wait for that
+	name    string          // of the stream in event ids; "": the client gets none
+	tail    string          // end of event ids, see [session.Session.StreamName]
+	// Yields says that a newer connection takes the stream over at once: no more is written
+	// here, not even entries from before. Both may be one connection.
 	Yields bool
-	// Continues says that a node goes on by itself after what it has written: see [exchange.Exchange].
+	// Continues says that a node, and not the client, asks for the rest of the stream: see [exchange.Exchange].
 	Continues bool
-	// Resumes says that its client comes back with an event id.
+	// Resumes says that the client comes back with an event id.
 	Resumes bool
-	// Stays says that the connection may stay although a newer one has the standalone stream.
+	// Stays says that the connection may stay when a newer one reads the standalone stream.
 	Stays bool
 	state copyState
 	Door  observe.Door
 }
 
-// A copyState is how far a stream was copied:
+// A copyState is the progress of a copier:
 //
-//	attached  nothing was noted yet     → current: what there is was written and noted
-//	current   all so far was noted      → last: the last entry was read
-//	last      nothing follows           → delivered: it was written, and the client was there
+//	attached  no entry was noted yet    → current: all entries so far were written and noted
+//	current   all entries were noted    → last: the last entry was read
+//	last      no entry follows          → delivered: it was written, and the client was there
 //	delivered the end
 //
-// If a copier ends in an earlier state, its client may have missed something.
+// If a copier ends in an earlier state, the client may have missed messages.
 type copyState uint8
 
 const (
@@ -78,22 +77,22 @@ const (
 	delivered
 )
 
-// A Page is what one turn needs. Copiers that wait hold none.
+// A Page has the buffers of one turn. Copiers that wait hold none.
 type Page struct {
-	Text    []byte // room for what is gathered
+	Text    []byte // the buffer for gathered messages
 	entries [64]stream.Entry
 	id      [160]byte
 }
 
 var pages = sync.Pool{New: func() any { return &Page{Text: make([]byte, 0, 8<<10)} }}
 
-// TakePage returns a page, which is to be released.
+// TakePage returns a page. The caller must release it.
 func TakePage() *Page { return pages.Get().(*Page) }
 
 // MostText is how many bytes are gathered before they are written: a message that begins below it is the last one of its write.
 const MostText = 64 << 10
 
-// Release gives a page back, with the room of text.
+// Release gives a page back, with text as its buffer.
 func (p *Page) Release(text []byte) {
 	clear(p.entries[:])
 	if cap(text) <= 2*MostText {
@@ -102,18 +101,18 @@ func (p *Page) Release(text []byte) {
 	pages.Put(p)
 }
 
-// ErrHeld reports that a sink writes nothing before the stream ends.
+// ErrHeld says that a sink writes nothing before the stream ends.
 var ErrHeld = errors.New("written when the stream ends")
 
-// Why a connection ends.
+// Reasons that a connection ends.
 var (
 	ErrSuperseded = errors.New("a newer connection reads the stream")
 	ErrLeft       = errors.New("the client has left")
 	ErrComeBack   = errors.New("the connection was ended, to be resumed")
-	ErrOver       = errors.New("the connection has ended") // for a reason of its own: the cause of what ends with it
+	ErrOver       = errors.New("the connection has ended") // the cause for the goroutines that end with it
 )
 
-// Read attaches the copier to a stream of its session. ids reports whether the client gets event ids.
+// Read attaches the copier to a stream of its session, after a cursor. ids says that the client gets event ids.
 func (c *Copier) Read(ctx context.Context, cursor stream.Cursor, ids bool) error {
 	number, kind := cursor.Stream.Number, reading.Says
 	switch {
@@ -140,11 +139,11 @@ func (c *Copier) Read(ctx context.Context, cursor stream.Cursor, ids bool) error
 }
 
 // Run copies the stream until it ends (nil) or the sink returns an error. It is the only loop that copies a stream to a client.
-// The error is [session.ErrMoved] when the stream goes on at another node, and ErrSuperseded when another connection reads it.
+// The error is [session.ErrMoved] if the stream goes on at another node, and ErrSuperseded if another connection reads it.
 func (c *Copier) Run(ctx context.Context) error {
 	var timer *time.Timer
 	for {
-		gone := c.Reader.Gone() // asked first, so that everything before is written
+		gone := c.Reader.Gone() // first, so that all entries before are written
 		var more bool
 		var err error
 		if (!gone || !c.Yields) && !c.Reader.Aside(ctx) {
@@ -152,7 +151,7 @@ func (c *Copier) Run(ctx context.Context) error {
 		}
 		switch {
 		case err != nil && c.Session.Moved() && ctx.Err() == nil:
-			err = session.ErrMoved // its stream is no longer here
+			err = session.ErrMoved // the stream is no longer here
 		case err != nil || c.state >= last:
 		case more:
 			continue
@@ -176,14 +175,14 @@ func (c *Copier) Run(ctx context.Context) error {
 	}
 }
 
-// rest has the sink do what is due, and sets the timer for what will be. It is nil until it is needed.
+// rest calls the sink's Idle, and sets the timer for its next call. The timer is nil until it is needed.
 func (c *Copier) rest(ctx context.Context, timer *time.Timer) (*time.Timer, error) {
 	now := time.Now()
 	next, err := c.Sink.Idle(ctx, now)
 	switch {
 	case err != nil || next.IsZero():
 	case timer == nil:
-		ready := c.Ready // all that the timer holds
+		ready := c.Ready // the timer must hold no more
 		timer = time.AfterFunc(next.Sub(now), func() { reading.Wake(ready) })
 	default:
 		timer.Reset(next.Sub(now))
@@ -191,7 +190,7 @@ func (c *Copier) rest(ctx context.Context, timer *time.Timer) (*time.Timer, erro
 	return timer, err
 }
 
-// wait waits until there may be something to do. The less there is to select from, the less memory a waiting connection takes.
+// wait waits until the copier may have something to do. The fewer cases a select has, the less memory a waiting connection takes.
 func (c *Copier) wait(ctx context.Context) error {
 	select {
 	case <-c.Ready:
@@ -203,7 +202,7 @@ func (c *Copier) wait(ctx context.Context) error {
 	return nil
 }
 
-// Turn writes what the stream holds, in one write, and reports whether there may be more.
+// Turn writes entries of the stream, in one write, and reports whether there may be more.
 func (c *Copier) Turn(ctx context.Context) (more bool, err error) {
 	p := pages.Get().(*Page)
 	entries, err := c.Reader.Next(ctx, p.entries[:0])
@@ -227,16 +226,16 @@ func (c *Copier) Turn(ctx context.Context) (more bool, err error) {
 	case err != nil:
 		return false, err
 	}
-	left := ctx.Err() // what is written to a client that has left does not fail at once
+	left := ctx.Err() // a write to a client that has left does not fail at once
 	if c.Yields && c.state == last {
-		left = before // it may have read the response since: that is there at once, unlike the end of an HTTP response
+		left = before // the client may have read the response and left since: it gets that at once, unlike the end of an HTTP response
 	}
 	if left != nil && errors.Is(context.Cause(ctx), ErrOver) {
-		left = nil // it has not: the connection ends for another reason
+		left = nil // the client has not left: the connection ends for another reason
 	}
 	if left != nil && c.Reader.Cursor().Stream.Number != 0 {
 		c.Reader.Wrote()
-		return false, left // of the standalone stream nothing is sent twice, though
+		return false, left // but messages of the standalone stream are not sent twice
 	}
 	if news {
 		c.note()
@@ -244,13 +243,13 @@ func (c *Copier) Turn(ctx context.Context) (more bool, err error) {
 	return more, left
 }
 
-// IsRead reports whether the last entry of the stream was read: nothing follows.
+// IsRead reports whether the last entry of the stream was read.
 func (c *Copier) IsRead() bool { return c.state >= last }
 
-// IsDelivered reports whether all was written while the client was there.
+// IsDelivered reports whether the whole stream was written while the client was there.
 func (c *Copier) IsDelivered() bool { return c.state == delivered }
 
-// note notes that what was read so far has been written.
+// note notes that the entries read so far were written.
 func (c *Copier) note() {
 	c.Reader.Delivered()
 	if c.state < last {
@@ -261,11 +260,11 @@ func (c *Copier) note() {
 	c.state = delivered
 }
 
-// gather appends what entries say to the page's text, and gives back to the reader those that are too much for one write.
+// gather appends the messages of entries to the page's text, and gives entries that are too much for one write back to the reader.
 func (c *Copier) gather(p *Page, entries []stream.Entry) []byte {
 	text := p.Text[:0]
 	var id []byte
-	epoch := uint64(0) // that id is of
+	epoch := uint64(0) // of id
 	for i := range entries {
 		if len(text) >= MostText {
 			c.Reader.Rewind(entries[i-1])
@@ -291,8 +290,8 @@ func (c *Copier) gather(p *Page, entries []stream.Entry) []byte {
 	return text
 }
 
-// Standalone attaches the copier to the session's standalone stream: after the last message
-// that was delivered, or, if whole is set, at its beginning.
+// Standalone attaches the copier to the session's standalone stream: after the last
+// delivered message, or, if whole is set, at its beginning.
 func (c *Copier) Standalone(ctx context.Context, logger *slog.Logger, whole, ids bool) error {
 	keep := c.Session.Streams().Supersede(ctx)
 	at := c.Session.Streams().Delivered()
@@ -310,7 +309,7 @@ func (c *Copier) Standalone(ctx context.Context, logger *slog.Logger, whole, ids
 	return err
 }
 
-// CursorOf returns the cursor that an event id of a session stands for. The error is [ticket.ErrBadEvent].
+// CursorOf returns the cursor of an event id of a session. The error is [ticket.ErrBadEvent].
 func CursorOf(s *session.Session, id string) (at stream.Cursor, err error) {
 	e, err := ticket.ParseEvent(s.ID(), id)
 	if err != nil {
@@ -319,8 +318,8 @@ func CursorOf(s *session.Session, id string) (at stream.Cursor, err error) {
 	return stream.Cursor{Stream: stream.ID{Session: stream.SessionKey(s.Name()), Number: e.Number}, Epoch: e.Epoch, Seq: e.Seq}, nil
 }
 
-// ResumedAt returns where a requests/resume of a principal asks to go on: after the event with the id last, or, if that is "", after
-// the one that its _meta names, or else from the oldest message that is kept. The error is one that [answering.Writer.Explain] knows.
+// ResumedAt returns the session and the cursor of a requests/resume of a principal: after the event with the id last, or, if that is
+// "", after the one that its _meta names, or else before the oldest message that is kept. [answering.Writer.Explain] knows the error.
 func ResumedAt(ctx context.Context, sessions *session.Manager, of caller.Principal, m *jsonrpc.Message, last string) (*session.Session, stream.Cursor, error) {
 	s, number, err := sessions.Resumes().Find(jsonrpc.String(jsonrpc.Field(m.Params, "resumeToken")), m.ID, of)
 	if err != nil {
@@ -333,7 +332,7 @@ func ResumedAt(ctx context.Context, sessions *session.Manager, of caller.Princip
 	return s, at, err
 }
 
-// CursorAfter returns the place in a stream after an event, or, where its id is "", before the oldest that is kept.
+// CursorAfter returns the cursor in a stream after the event with the id last, or, if that is "", before the oldest that is kept.
 func CursorAfter(ctx context.Context, s *session.Session, number uint64, last string) (stream.Cursor, error) {
 	if last == "" {
 		return stream.Cursor{Stream: stream.ID{Number: number}, Seq: s.Streams().Oldest(ctx, number)}, nil

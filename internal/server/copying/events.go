@@ -27,57 +27,57 @@ import (
 	"holdfast/stream"
 )
 
-// Responses are what a handler's event streams have in common.
+// Responses has the settings that a handler's event streams share.
 type Responses struct {
-	Stateless       bool          // clients get no ids: there is nothing to come back to
-	Retry           time.Duration // what clients are told to wait before they come back
+	Stateless       bool          // clients get no ids, as they can't come back for a stream
+	Retry           time.Duration // how long clients are told to wait before they come back
 	KeepAlive       time.Duration // silence after which a comment is sent; 0 or less: never
-	PingAfter       time.Duration // silence after which a client that knows no empty events is given an id by a ping; 0 or less: never
-	DisconnectAfter time.Duration // age at which a connection is ended, to be resumed; 0: never
-	InputGrace      time.Duration // how long a connection is held while the client is asked
+	PingAfter       time.Duration // silence after which a client that knows no empty events gets an id with a ping; 0 or less: never
+	DisconnectAfter time.Duration // age at which a connection is ended, for the client to resume; 0: never
+	InputGrace      time.Duration // how long a connection is held while the call waits for the client's input
 	WriteTimeout    time.Duration // how long one write may wait for a slow client
 	Life            *life.Life
-	Nodes           *placement.Nodes // nil where there is no other node
+	Nodes           *placement.Nodes // nil if this node is alone
 	Watched         *watch.Connections
 	Answers         *answering.Writer
 	Logger          *slog.Logger
 }
 
 // Events is a response of server-sent events: the sink of the stream that it copies. It
-// has more fields than others, as it is all that is allocated for a request that waits.
+// has many fields, as it is the only allocation for a request that waits.
 type Events struct {
 	Copier
 	client
 	of *Responses
 	W  http.ResponseWriter
 	c  *http.ResponseController
-	to *placement.Answer // what the response is, or goes on with; nil: it is that of an HTTP request, and begins here
+	to *placement.Answer // the response, or the one that it continues (Onto); nil: the response is of an HTTP request, and begins here
 
 	Rights Rights // of the client; nil: they do not change, or another node watches them
 
 	mu      sync.Mutex // held while the response is written
 	wrote   int        // bytes
-	written time.Time  // when anything was written last
+	written time.Time  // the time of the last write
 
 	opened  time.Time
-	Asking  time.Time // since when there is nothing to do but wait for the client's input
-	Leaving time.Time // when to leave, as the node is drained; zero: it is not
+	Asking  time.Time // since when the call waits for the client's input
+	Leaving time.Time // when to end the connection, as the node is drained; zero: not yet set
 
-	due time.Time // when there will be calls to continue; zero: not known
+	due time.Time // when more calls may have to be continued; zero: not known
 
-	continued *continued // calls that are continued beside the standalone stream; nil until there is one
+	continued *continued // calls continued beside the standalone stream; nil before the first
 }
 
-// A client is that of an event stream, and what is known of it.
+// A client is the client of an event stream.
 type client struct {
 	From    string      // its address
 	watched *watch.Conn // its connection; nil if it can't be asked
 	Via     via
 	far     session.Connection // its connection to another node; nil if it can't be asked
 	Wants   Want
-	Primes  bool // it knows events with empty data
-	URL     bool // it came through the stream URL
-	behind  bool // a proxy is between it and this connection, and says so
+	Primes  bool // the client knows events with empty data
+	URL     bool // the client came through the stream URL
+	behind  bool // the request has passed a proxy, by its header
 	shown   shown
 }
 
@@ -87,19 +87,19 @@ type via uint8
 const (
 	direct        via = iota
 	forwarded         // to another node, which passes the stream on
-	forwardedSeen     // the same, and that node tells if the client leaves with bytes unread
-	muxed             // to another node, which passes the stream on together with others
+	forwardedSeen     // the same, and that node tells this one if the client leaves with bytes unread
+	muxed             // to another node, which passes the stream on among others
 	muxedSeen
-	muxedHere // to this node, which does so
+	muxedHere // to this node, which writes the stream among others
 )
 
 // IsForwarded reports whether another node passes the stream on.
 func (v via) IsForwarded() bool { return v != direct && v != muxedHere }
 
-// IsMuxed reports whether the client's connection carries more than the stream, so that the client is not to be sent away.
+// IsMuxed reports whether the client's connection carries more than the stream, so that it must not be ended for the stream.
 func (v via) IsMuxed() bool { return v >= muxed }
 
-// IsSeen reports whether another node tells if the client leaves with bytes unread.
+// IsSeen reports whether another node tells this one if the client leaves with bytes unread.
 func (v via) IsSeen() bool { return v == forwardedSeen || v == muxedSeen }
 
 // viaOf returns how the client of an exchange is connected.
@@ -119,17 +119,17 @@ func viaOf(x *exchange.Exchange) via {
 	return forwarded
 }
 
-// Want is what the client has asked for.
+// Want is the kind of answer that the client waits for.
 type Want uint8
 
-// What it may be.
+// The wants.
 const (
 	WantsCall       Want = iota // an answer to its request, or a stream of the session
-	WantsInitialize             // an answer to initialize: who lost that begins anew
-	WantsResume                 // to go on with a call
+	WantsInitialize             // an answer to initialize: a client that lost it begins anew
+	WantsResume                 // the rest of a call
 )
 
-// shown reports whether the client has got an event id, so that it may come back with it:
+// shown is the state of the first event id for the client, which may come back with it:
 //
 //	none    → pinged: a ping was asked for, which has an id (docs/decisions/0021-ids-by-ping.md)
 //	none, pinged → written: an id was written
@@ -143,17 +143,17 @@ const (
 	shownUnseen
 )
 
-// write notes that an id is written.
+// write notes that an id was written.
 func (s *shown) write() {
 	if at := s.Load(); at < shownWritten {
 		s.CompareAndSwap(at, shownWritten)
 	}
 }
 
-// any reports whether an id was written that may have arrived.
+// any reports whether an id was written, and may have arrived.
 func (s *shown) any() bool { return s.Load() == shownWritten }
 
-// To prepares the event stream of an exchange, of a session; nothing is written yet.
+// To returns the event stream of an exchange in a session. It writes nothing yet.
 func (of *Responses) To(w http.ResponseWriter, x *exchange.Exchange, s *session.Session) *Events {
 	c := &Events{of: of, W: w, opened: time.Now()}
 	if c.to, _ = w.(*placement.Answer); c.goesOn() {
@@ -177,13 +177,12 @@ func (of *Responses) To(w http.ResponseWriter, x *exchange.Exchange, s *session.
 	return c
 }
 
-// Read attaches to a stream of the session. Clients of a stateless handler get no ids: there is nothing to come back to.
+// Read attaches to a stream of the session. Clients of a stateless handler get no ids.
 func (c *Events) Read(ctx context.Context, cursor stream.Cursor) error {
 	return c.Copier.Read(ctx, cursor, !c.of.Stateless)
 }
 
-// Open sends the header, and what comes before any message: the priming event, first, or a comment. last says that the stream
-// ends with what is first.
+// Open sends the header, and before any message the priming event, first, or a comment. last says that the stream ends with first.
 func (c *Events) Open(first []byte, last bool) error {
 	// A server's timeouts are meant for requests; a stream has its own.
 	_ = c.c.SetReadDeadline(time.Time{})
@@ -193,7 +192,7 @@ func (c *Events) Open(first []byte, last bool) error {
 	switch {
 	case c.Primes:
 		first = c.prime(c.of.Retry)
-	case c.goesOn() && len(first) > 0: // its client has it
+	case c.goesOn() && len(first) > 0: // the client has it
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.written = time.Now()
@@ -227,7 +226,7 @@ func (c *Events) begin() {
 	}
 }
 
-// comment returns what says nothing, to a client that would get no sign of life otherwise.
+// comment returns a comment of the event stream, a sign of life; a sink needs none.
 func (c *Events) comment() []byte {
 	if placement.SinkOf(c.W) != nil {
 		return nil
@@ -235,7 +234,7 @@ func (c *Events) comment() []byte {
 	return []byte(sse.Comment)
 }
 
-// prime returns an event that carries a new id for the place that the stream was copied to.
+// prime returns an event without data that has a new id for the copier's position.
 func (c *Events) prime(retry time.Duration) []byte {
 	at := c.Reader.Cursor()
 	id := ticket.AppendEvent(make([]byte, 0, 128), c.name, at.Epoch, at.Seq)
@@ -244,12 +243,12 @@ func (c *Events) prime(retry time.Duration) []byte {
 	c.shows()
 	id = append(id, c.tail...)
 	if to := placement.SinkOf(c.W); to != nil {
-		return to.Append(nil, bytes.Clone(id), nil) // or each id would be on the heap
+		return to.Append(nil, bytes.Clone(id), nil) // else each id would be on the heap
 	}
 	return sse.AppendPriming(make([]byte, 0, 192), id, retry)
 }
 
-// EventID returns the id of the event that was copied last.
+// EventID returns the id of the last event that was copied.
 func (c *Events) EventID() []byte {
 	at := c.Reader.Cursor()
 	return append(ticket.AppendEvent(make([]byte, 0, 128), c.name, at.Epoch, at.Seq), c.tail...)
@@ -263,20 +262,20 @@ func (c *Events) Append(text, id, data []byte) []byte {
 	return c.Event(text, id, data)
 }
 
-// shows notes that the client gets an id.
+// shows notes that an id is written to the client.
 func (c *Events) shows() {
 	if c.shown.write(); c.goesOn() && c.to.HasID != nil {
 		c.to.HasID()
 	}
 }
 
-// Event appends an event to text, as Flush takes it.
+// Event appends an event to text, in the form that Flush takes.
 func (c *Events) Event(text, id, data []byte) []byte {
 	return placement.AppendEvent(c.W, text, id, data)
 }
 
-// Write implements [Sink]. Before a whole stream counts as delivered, the network is
-// asked whether the client is there: it knows sooner than the request's context.
+// Write implements [Sink]. Before a whole stream counts as delivered, it asks the
+// network whether the client is there, which knows sooner than the request's context.
 func (c *Events) Write(text []byte, last bool) error {
 	err := c.Flush(text, last && c.continued == nil)
 	if err == nil && last && c.Gone() {
@@ -285,8 +284,8 @@ func (c *Events) Write(text []byte, last bool) error {
 	return err
 }
 
-// Flush writes and flushes. The time that it may take is bounded: a client that does not read holds up nobody but itself, and not
-// for ever. The last of a response goes out with its end: see [placement.WriteLast].
+// Flush writes events and flushes, within WriteTimeout, so that a client that does not read holds up only itself, and not for
+// ever. The last event of a response goes out with its end: see [placement.WriteLast].
 func (c *Events) Flush(text []byte, last bool) (err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -316,10 +315,10 @@ func (c *Events) Flush(text []byte, last bool) (err error) {
 // Gone reports whether the network says that the client has left.
 func (r *client) Gone() bool { return r.watched != nil && r.watched.Gone() }
 
-// Finished implements [Sink]. That all was written does not say that it has arrived.
+// Finished implements [Sink]. The whole stream was written, but may not have arrived.
 func (c *Events) Finished() { c.arrives(&c.Copier, false) }
 
-// arrives notes that all of the stream that cp copied was written. besides says that it was written beside another stream.
+// arrives notes that the whole stream of cp was written, and to which client. besides says that it was written beside another stream.
 func (c *Events) arrives(cp *Copier, besides bool) {
 	c.mu.Lock()
 	wrote := c.written
@@ -327,8 +326,7 @@ func (c *Events) arrives(cp *Copier, besides bool) {
 	switch {
 	case c.of.Stateless || c.Wants == WantsInitialize:
 	case c.Wants == WantsResume && c.Primes:
-		// Clients that know ids and come back without one after this have forgotten it:
-		// they lost the connection.
+		// Clients that know ids but come back without one after this have lost the connection.
 		cp.Reader.Completed("", wrote, besides, c.Connection())
 	case c.Via.IsSeen():
 		cp.Reader.Completed(c.From, wrote, besides, c.Connection())
@@ -343,7 +341,7 @@ func (c *Events) arrives(cp *Copier, besides bool) {
 // Unseen notes that the client had left before anything was written.
 func (c *Events) Unseen() { c.shown.Store(shownUnseen) }
 
-// NameSession has the event ids name the session, and notes that the first event has one.
+// NameSession puts the session's name into event ids, and notes that the first event has an id.
 func (c *Events) NameSession() {
 	c.name = c.Session.Name() + "." + c.name
 	c.shows()
@@ -357,7 +355,7 @@ func (r *client) Connection() session.Connection {
 	return r.far
 }
 
-// Copy copies the stream that was opened until it ends (nil), or the connection is ended for another reason.
+// Copy copies the opened stream until it ends (nil), or the connection is ended for another reason.
 func (c *Events) Copy(ctx context.Context) error {
 	err := c.Run(ctx)
 	if c.continued != nil {
@@ -369,16 +367,16 @@ func (c *Events) Copy(ctx context.Context) error {
 	return err
 }
 
-// ErrGoesOn is ErrSuperseded for a client that could not come back: this node goes on with its stream,
-// as a node does that has forwarded it.
+// ErrGoesOn is ErrSuperseded for a client that could not come back: this node continues the stream, as
+// if it had forwarded the exchange.
 var ErrGoesOn = fmt.Errorf("%w: its session has left", ErrSuperseded)
 
-// sendOn has the client come back where its session is by now. When that is because
-// this node is drained, so have many others: they come one after the other.
+// sendOn ends the connection after the session has left, so that the client comes back to
+// the session's node. While this node is drained, clients are sent one after the other.
 func (c *Events) sendOn() error {
 	switch {
 	case c.Via.IsForwarded():
-		return ErrSuperseded // its node goes on there
+		return ErrSuperseded // the client's node continues the stream
 	case !c.mayLeave() && c.of.Nodes != nil:
 		return ErrGoesOn
 	}
@@ -400,7 +398,7 @@ func (c *Events) Close(err error) {
 	switch {
 	case c.Session.Moved() && c.state < last:
 		how = placement.EndsMoved
-	case errors.Is(err, ErrSuperseded) && c.IsStandalone() && c.Session.Ended(): // nobody has taken it
+	case errors.Is(err, ErrSuperseded) && c.IsStandalone() && c.Session.Ended(): // no connection has taken it over
 	case errors.Is(err, ErrSuperseded):
 		how = placement.EndsTaken
 	}
@@ -408,7 +406,7 @@ func (c *Events) Close(err error) {
 	case c.to != nil:
 		c.to.Last, c.to.Others, c.to.Ending = string(c.EventID()), c.continued != nil, max(c.to.Ending, how)
 	case how == placement.EndsMoved && c.Via.IsForwarded():
-		panic(http.ErrAbortHandler) // the node goes on with it where the session is
+		panic(http.ErrAbortHandler) // the client's node continues the stream where the session is
 	case c.Via.IsForwarded() && how == placement.EndsTaken, c.Via.IsMuxed() && how == placement.EndsTaken:
 		c.W.Header().Set(http.TrailerPrefix+placement.HeaderTaken, "1")
 	case c.Via.IsForwarded() && errors.Is(err, ErrComeBack):
@@ -416,7 +414,7 @@ func (c *Events) Close(err error) {
 	}
 }
 
-// Detach lets go of what is read, after the copying has ended with err.
+// Detach detaches from the streams, after the copying has ended with err.
 func (c *Events) Detach(err error) {
 	broke := err != nil && !errors.Is(err, ErrSuperseded) && !errors.Is(err, ErrComeBack)
 	if broke {
@@ -431,8 +429,8 @@ func (c *Events) Detach(err error) {
 	}
 }
 
-// Link offers the URL at which the stream can be resumed from where it is now (SEP-1335, `rel="stream"` URL). It is relative to
-// the request's own, so that it is right behind proxies that rewrite paths.
+// Link sets a header with the URL at which the stream can be resumed from here (SEP-1335, `rel="stream"` URL). It is relative
+// to the request's own, so that it is right behind proxies that rewrite paths.
 func (c *Events) Link() {
 	if c.name == "" || c.goesOn() {
 		return
@@ -441,21 +439,22 @@ func (c *Events) Link() {
 	c.W.Header().Set("Link", `<?stream=`+c.Session.Name()+"."+string(id)+`>; rel="stream"`)
 }
 
-// Standalone attaches to the standalone stream. Who knows how to resume, and shows no id, has heard nothing of it.
+// Standalone attaches to the standalone stream. A client that can resume but comes without an id has received none of it, and
+// gets it from the beginning.
 func (c *Events) Standalone(ctx context.Context) error {
 	whole := c.Session.Resumes().EventIDs() || c.Session.Resumes() != nil && !c.Via.IsMuxed()
 	return c.Copier.Standalone(ctx, c.of.Logger, whole, !c.of.Stateless)
 }
 
-// HeaderClient is what the owner of a session tells the node that the client is
-// connected to, with the header of a stream: the words clientResumes and clientEventIDs.
+// HeaderClient lists the capabilities of a session's client, in the header of a stream from
+// the session's owner to the client's node: the words ClientResumes and ClientEventIDs.
 const (
 	HeaderClient   = "Holdfast-Client"
 	ClientResumes  = "resumes"
 	ClientEventIDs = "event-ids"
 )
 
-// clientOf returns what another node needs to know of the client of a session.
+// clientOf returns the value of HeaderClient for a session's client.
 func clientOf(s *session.Session) string {
 	switch {
 	case s.Resumes().EventIDs():

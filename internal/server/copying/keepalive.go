@@ -10,13 +10,13 @@ import (
 	"holdfast/internal/sse"
 )
 
-// What follows is what the connection of an event stream does while its stream has
-// nothing to say, and when it ends before its stream.
+// This file has the timed work of an event stream's connection while no messages
+// come, and the reasons to end the connection before its stream.
 
-// An Alarm finds the next of several times.
+// An Alarm finds the earliest of several times to come.
 type Alarm struct{ Now, Next time.Time }
 
-// Due reports whether a time has come. If it has not, it may be the next. Zero never comes.
+// Due reports whether a time has come. If not, it sets Next to the time if that is earlier. The zero time never comes.
 func (a *Alarm) Due(at time.Time) bool {
 	switch {
 	case at.IsZero():
@@ -28,13 +28,13 @@ func (a *Alarm) Due(at time.Time) bool {
 	return false
 }
 
-// A Parting is what a call says of the end of its connection, which carries others too.
+// A Parting is the state of a call that matters for the end of a connection that carries other calls too.
 type Parting struct {
-	Announced atomic.Bool                   // its client got the token to resume it by, if it has one
-	Retry     atomic.Pointer[time.Duration] // the call has asked for the connection's end, until its client comes back after that
+	Announced atomic.Bool                   // the client got the token to resume the call by, if it has one
+	Retry     atomic.Pointer[time.Duration] // set when the call has asked for the connection's end: the time after which the client may come back
 }
 
-// News takes in what the reader of the call's stream knows, and reports whether that is new.
+// News updates the parting from the reader of the call's stream, and reports whether it has changed.
 func (p *Parting) News(r *reading.Reader) bool {
 	announced := r.PastPolicy()
 	news := p.Announced.Swap(announced) != announced
@@ -91,11 +91,11 @@ func (c *Events) KeepAlive(a *Alarm) error {
 	return c.Flush(c.comment(), false)
 }
 
-// disconnected reports whether the connection is to end because the call, or one that
-// is continued beside the standalone stream, has asked for that.
+// disconnected reports whether the connection is to end because the call, or one
+// continued beside the standalone stream, has asked for that.
 func (c *Events) disconnected() (retry time.Duration, ok bool) {
 	if c.continued == nil && !c.Reader.HasDisconnectRequest() || !c.announced() {
-		return 0, false // asked again when there is more
+		return 0, false // checked again when more has come
 	}
 	retry, ok = c.Reader.DisconnectRequest()
 	if !ok && c.continued != nil {
@@ -107,14 +107,14 @@ func (c *Events) disconnected() (retry time.Duration, ok bool) {
 	return retry, ok && c.mayLeave()
 }
 
-// mayPing reports whether the client is to be pinged, as it has got no event id of its
-// call and is not primed with one (docs/decisions/0021-ids-by-ping.md).
+// mayPing reports whether to ping the client, as it has no event id of its call and
+// gets no priming event (docs/decisions/0021-ids-by-ping.md).
 func (c *Events) mayPing() bool {
 	return c.name != "" && !c.Primes && c.shown.Load() == shownNone && c.Wants != WantsInitialize && !c.Via.IsMuxed() &&
 		c.of.PingAfter > 0 && c.Reader.Cursor().Stream.Number != 0
 }
 
-// awaitDrain sets when the connection is to end, if the node is drained. Calls in flight are waited for.
+// awaitDrain sets the time to end the connection if the node is drained. It does so once no call is in flight.
 func (c *Events) awaitDrain(now time.Time) {
 	c.Drain = nil
 	if c.Leaving.IsZero() && c.isQuiet() {
@@ -122,7 +122,7 @@ func (c *Events) awaitDrain(now time.Time) {
 	}
 }
 
-// isQuiet reports whether the client waits for nothing in particular.
+// isQuiet reports whether the client waits for no call here.
 func (c *Events) isQuiet() bool {
 	return c.IsStandalone() && !c.Via.IsMuxed() && c.continued.none() && (!c.Session.SingleStream() || !c.Session.Busy())
 }
@@ -130,8 +130,8 @@ func (c *Events) isQuiet() bool {
 // IsStandalone reports whether the standalone stream is copied.
 func (c *Events) IsStandalone() bool { return c.Reader.Cursor().Stream.Number == 0 }
 
-// awaitsInput reports whether the call waits for its client, which knows how to come
-// back for the rest (SEP-1335, "Multi-turn"), and notes since when.
+// awaitsInput reports whether the call waits for input of a client that can come
+// back for the rest (SEP-1335, "Multi-turn"), and sets Asking.
 func (c *Events) awaitsInput(now time.Time) bool {
 	if !c.URL && !c.Primes || !c.continued.none() || !c.Reader.AwaitsInput() || !c.mayLeave() {
 		c.Asking = time.Time{}
@@ -144,17 +144,18 @@ func (c *Events) awaitsInput(now time.Time) bool {
 }
 
 // mayLeave reports whether the connection may be ended before its stream: the client
-// can come back to the same place, or misses nothing if it does not.
+// can resume from the same event, or misses no messages if it does not.
 func (c *Events) mayLeave() bool {
 	return !c.Via.IsMuxed() && (c.URL || c.shown.Load() >= shownWritten || c.IsStandalone()) && c.announced()
 }
 
-// announced reports whether the client got the tokens of all calls here that have one.
+// announced reports whether the client got the tokens of all calls on the connection.
 func (c *Events) announced() bool {
 	return (c.state >= last || c.Reader.PastPolicy()) && c.continued.announced()
 }
 
-// leave ends the connection and tells the client when to come back (SEP-1699). Where the client could not come back, it stays.
+// leave returns ErrComeBack to end the connection, after it has told the client when to come back (SEP-1699). It returns nil
+// if the client could not come back.
 func (c *Events) leave(retry time.Duration) error {
 	if !c.mayLeave() {
 		return nil

@@ -14,41 +14,41 @@ import (
 	"holdfast/stream"
 )
 
-// What follows is what a connection does for clients that may have lost a call, and
-// know nothing but their session: docs/decisions/0001-session-id-only.md.
+// This file is for clients that may have lost a call, and come back with nothing
+// but their session id: docs/decisions/0001-session-id-only.md.
 
 const (
-	// leastPatience is how long a client that knows an event id is given at the least
-	// to come back with it, however short it was asked to wait.
+	// leastPatience is the least time that a client with an event id has to come back
+	// with it, however short it was asked to wait.
 	leastPatience = 2 * time.Second
 
-	// justBefore is how long after a write it may become known at the most that the client
-	// had left before it arrived.
+	// justBefore is how long after a write it may become known that the client had left
+	// before the bytes arrived.
 	justBefore = time.Second
 )
 
 // continued are the calls that an event stream continues beside the standalone stream:
-// its response carries several streams. Each is copied by a goroutine.
+// its response carries several streams. A goroutine copies each.
 type continued struct {
 	c    *Events
 	ctx  context.Context
-	stop context.CancelCauseFunc // ends them, and with a cause other than ErrOver the connection
+	stop context.CancelCauseFunc // ends the calls, and with a cause other than ErrOver the connection
 	work sync.WaitGroup
 
 	mu    sync.Mutex
 	calls map[*continuedCall]struct{}
-	ended []*continuedCall // with the connection
+	ended []*continuedCall // calls that ended with the connection
 }
 
-// A continuedCall is one of them, and the sink of its stream.
+// A continuedCall is one of these calls, and the sink of its stream.
 type continuedCall struct {
 	Copier
 	Parting
 	of *continued
 }
 
-// ContinueLost has the connection continue the calls that its client has lost, and notes when there will be more: where an id was
-// written, the client may be about to come back with it, after the time that it was asked to wait.
+// ContinueLost continues the calls that the client has lost, and sets the time to look for more: a client that was sent an id may
+// be about to come back with it, after the time that it was asked to wait.
 func (c *Events) ContinueLost(ctx context.Context) {
 	var lost []stream.Cursor
 	lost, c.due = c.Session.Streams().Lost(ctx, max(2*c.of.Retry, leastPatience))
@@ -58,7 +58,7 @@ func (c *Events) ContinueLost(ctx context.Context) {
 	}
 	for _, at := range lost {
 		err := c.continued.begin(ctx, at)
-		if errors.Is(err, stream.ErrTrimmed) { // the end of it is better than nothing
+		if errors.Is(err, stream.ErrTrimmed) { // the end of the call is better than nothing
 			at.Seq = c.Session.Streams().Oldest(ctx, at.Stream.Number)
 			err = c.continued.begin(ctx, at)
 		}
@@ -68,7 +68,7 @@ func (c *Events) ContinueLost(ctx context.Context) {
 	}
 }
 
-// continueDue does so when it is time. The error is that of a call that ends the connection.
+// continueDue calls ContinueLost when it is due. Its error is that of a continued call, and ends the connection.
 func (c *Events) continueDue(ctx context.Context, a *Alarm) error {
 	if !c.IsStandalone() || c.Via.IsMuxed() || c.Reader.Aside(ctx) {
 		return nil
@@ -84,7 +84,7 @@ func (c *Events) continueDue(ctx context.Context, a *Alarm) error {
 	return nil
 }
 
-// begin begins to copy a call.
+// begin starts to copy a call from a cursor.
 func (x *continued) begin(ctx context.Context, at stream.Cursor) error {
 	cc := &continuedCall{of: x}
 	cc.Session, cc.Ready, cc.Sink, cc.Yields, cc.Door = x.c.Session, make(chan struct{}, 1), cc, true, observe.DoorSession
@@ -99,13 +99,13 @@ func (x *continued) begin(ctx context.Context, at stream.Cursor) error {
 	return nil
 }
 
-// serve copies the call to its end. A call that its client reads on another connection
-// is let go of. Another error ends the connection.
+// serve copies the call to its end, or until the client reads it on another
+// connection. Another error ends the connection.
 func (cc *continuedCall) serve() {
 	x := cc.of
 	err := cc.copied()
 	over := err == nil || errors.Is(err, ErrSuperseded)
-	if !over && !errors.Is(err, session.ErrMoved) { // which the connection finds out itself
+	if !over && !errors.Is(err, session.ErrMoved) { // of which the connection learns itself
 		x.stop(err)
 	}
 	x.mu.Lock()
@@ -120,7 +120,7 @@ func (cc *continuedCall) serve() {
 	reading.Wake(x.c.Ready)
 }
 
-// copied runs the copier. The connection's writer may be a user's, which may panic.
+// copied runs the copier. The response writer may be the application's, and may panic.
 func (cc *continuedCall) copied() (err error) {
 	defer panics.Catch(&err, cc.of.c.of.Logger, "writing a continued call", "")
 	return cc.Run(cc.of.ctx)
@@ -152,9 +152,9 @@ func (cc *continuedCall) Idle(context.Context, time.Time) (time.Time, error) {
 // endsWithin is how long it may take to become known that a client has left a connection, before it comes back on another one.
 const endsWithin = 250 * time.Millisecond
 
-// arrived reports whether all that was written is with the client, as far as that can be known: its connection lives, and its
-// system has acknowledged it. Nothing is known of what a proxy has acknowledged, or soon enough where another node has the
-// connection.
+// arrived reports whether all written bytes have arrived, as far as that can be known: the client's connection lives, and its
+// system has acknowledged them. It returns false behind a proxy, which may have acknowledged them itself, and if another node
+// has the connection, as the answer would come too late.
 func (x *continued) arrived() bool {
 	c := x.c
 	if c.Via != direct || c.watched == nil || c.behind {
@@ -180,7 +180,7 @@ func (x *continued) none() bool {
 	return len(x.calls) == 0
 }
 
-// announced reports whether the client got the tokens of all of them that have one. x may be nil.
+// announced reports whether the client got the tokens of all continued calls. x may be nil.
 func (x *continued) announced() bool {
 	if x == nil {
 		return true
@@ -195,7 +195,7 @@ func (x *continued) announced() bool {
 	return true
 }
 
-// disconnected reports whether one of them has asked for the connection's end, once.
+// disconnected reports, once, that a continued call has asked for the connection's end.
 func (x *continued) disconnected() (retry time.Duration, ok bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -207,8 +207,9 @@ func (x *continued) disconnected() (retry time.Duration, ok bool) {
 	return 0, false
 }
 
-// wait ends the copying, after that of the standalone stream has ended with err, and
-// returns why the connection ends. If the session has ended, so have they.
+// wait waits for the copying of the calls, after that of the standalone stream has
+// ended with err, and returns the reason that the connection ends. If err is nil,
+// the session and with it the calls have ended; else it stops the copying.
 func (x *continued) wait(err error) error {
 	if err != nil {
 		x.stop(ErrOver)
@@ -220,8 +221,8 @@ func (x *continued) wait(err error) error {
 	return err
 }
 
-// detach lets go of the calls that had not ended when the connection did. Of a connection that continued calls beside its own
-// stream the client knows one id at the most: it may come back for another stream.
+// detach detaches from the calls that had not ended when the connection did. The client keeps at most one id of a connection,
+// which may be of another stream than such a call's.
 func (x *continued) detach(broke bool) {
 	x.stop(ErrOver)
 	x.work.Wait()

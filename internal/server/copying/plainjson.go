@@ -15,29 +15,29 @@ import (
 	"holdfast/stream"
 )
 
-// What follows answers stored calls with plain JSON: their answers are stored before they are sent.
+// This file answers stored calls with plain JSON: their answers are stored before they are sent.
 
-// ErrNotPlain says that the stream of a call can't be answered with JSON: it holds more
-// than responses, or the connection is to be ended before it ends.
+// ErrNotPlain says that a call can't be answered with JSON: its stream has other
+// messages than responses, or the connection is to be ended before it.
 var ErrNotPlain = errors.New("the call needs a stream")
 
-// A plain is the sink of a stream that is answered with JSON: it gathers the responses in it, and writes them at its end.
+// A plain is the sink of a call that is answered with JSON: it gathers the responses, and writes them at the end of the stream.
 type plain struct {
 	*Events
 	request *http.Request
 	form    answering.Form
 	batch   bool
 	answers [][]byte
-	more    bool          // the stream holds more than responses
-	asked   [][]byte      // the ids of requests of the backend that the client will not get
-	call    *session.Call // nil if it was begun before
+	more    bool          // the stream has other messages than responses
+	asked   [][]byte      // ids of requests of the backend that the client will not get
+	call    *session.Call // nil if the call was begun before
 }
 
-// isAll reports whether responses are all that the client takes.
+// isAll reports whether the client takes only responses.
 func (p *plain) isAll() bool { return p.form == answering.OnlyJSON }
 
-// Respond waits for the end of the stream, and answers with the responses in it. After
-// ErrNotPlain the stream is where it was before.
+// Respond waits for the end of the stream, and answers with its responses. After
+// ErrNotPlain the copier is where it was before.
 func (c *Events) Respond(ctx context.Context, x *exchange.Exchange, call *session.Call) error {
 	begin := c.Reader.Cursor()
 	p := &plain{Events: c, request: x.HTTP, form: x.Form, batch: x.Batch, call: call}
@@ -59,7 +59,7 @@ func (p *plain) Append(text, _, data []byte) []byte {
 	switch {
 	case isResponse(data):
 		p.answers = append(p.answers, data)
-	case jsonrpc.String(jsonrpc.Field(data, "method")) == protocol.MethodResumePolicy: // of no use with an answer
+	case jsonrpc.String(jsonrpc.Field(data, "method")) == protocol.MethodResumePolicy: // of no use with the answer
 	case p.isAll():
 		if id := jsonrpc.Field(data, "id"); id != nil {
 			p.asked = append(p.asked, bytes.Clone(id))
@@ -70,14 +70,14 @@ func (p *plain) Append(text, _, data []byte) []byte {
 	return text
 }
 
-// Write implements [Sink]. If the client had left before all was written, it was not: then the error says so.
+// Write implements [Sink]. The error is ErrLeft if the client has left by the end of the write.
 func (p *plain) Write(_ []byte, last bool) error {
 	p.refuseAsked()
 	switch {
 	case p.more:
 		return ErrNotPlain
 	case !last && p.isAll() && len(p.answers) == 0:
-		return nil // what was read is not for the client, and no backend is to wait until it is
+		return nil // the entries are not for the client, but count as delivered, as the backend may wait for that
 	case !last:
 		return ErrHeld
 	}
@@ -92,7 +92,7 @@ func (p *plain) Write(_ []byte, last bool) error {
 	return nil
 }
 
-// errNotAsked is what a backend gets that asks a client which takes only JSON.
+// errNotAsked answers a backend's request to a client that takes only JSON.
 var errNotAsked = jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "the client takes only application/json, so that it cannot be asked in a call: "+
 	"it has to send Accept: application/json, text/event-stream")
 
@@ -123,22 +123,22 @@ func isResponse(data []byte) bool {
 	return jsonrpc.Field(data, "id") != nil && jsonrpc.Field(data, "method") == nil
 }
 
-// What follows is for servers that check the tokens of clients themselves: a token may expire in the middle of a session. A
-// client gets a new one if its request has status 401, and not if its call ends with an error. So the answer to a call that is
-// stored, or was stored since the server took its time, waits a moment for the server before it shows the client an event id.
+// The following is for servers that check the tokens of clients themselves: a token may expire in the middle of a session. A
+// client gets a new token if its request has status 401, and not if its call ends with an error. So the answer to a stored
+// call waits up to refusedWithin for the server, before it has status 200 and an event id.
 
-// refusedWithin is how long a server has to refuse a call. One that says nothing meanwhile has taken it, as a rule.
+// refusedWithin is how long a server has to refuse a call. A server that is silent for that long has accepted it, as a rule.
 const refusedWithin = time.Second
 
-// A refusable is the sink of a call that its server may refuse. It writes nothing else.
+// A refusable is the sink of a call that its server may refuse. It writes only the refusal.
 type refusable struct {
 	*Events
 	call  *session.Call
 	until time.Time
 }
 
-// IsRefused waits until the server has refused a call, or has said anything of it, or a moment
-// has passed. If it is true the client was answered. Else the stream is where it was before.
+// IsRefused waits until the server has refused a call or sent a message about it, or refusedWithin
+// has passed. If it returns true, the client was answered; else the copier is where it was before.
 func (c *Events) IsRefused(ctx context.Context, call *session.Call) bool {
 	begin := c.Reader.Cursor()
 	c.Sink = &refusable{Events: c, call: call, until: time.Now().Add(refusedWithin)}
@@ -152,7 +152,7 @@ func (c *Events) IsRefused(ctx context.Context, call *session.Call) bool {
 	return false
 }
 
-// errNotRefused says that a call is to be answered with its stream.
+// errNotRefused says that a call is answered with its stream.
 var errNotRefused = errors.New("the server has not refused the call")
 
 // Append implements [Sink].

@@ -8,33 +8,32 @@ import (
 	"holdfast/internal/reading"
 )
 
-// Rights are those of the client of a connection that stays open, which may change meanwhile. Its methods may be called
-// concurrently.
+// Rights are the rights of a client, which may change while its connection is open. The methods may be called concurrently.
 type Rights interface {
-	// Check returns why the client may not go on, as a new request would be refused: with status 401 nothing proves any more
-	// who it is, and with 403 it lacks a scope. With status 0 it may go on. Check does not wait.
+	// Check returns the refusal that a new request of the client would get: status 401 if its credential is no longer valid,
+	// 403 if it lacks a scope. With status 0 the client may go on. Check does not wait.
 	Check() (status int, challenge, text string)
-	// Watch calls changed whenever Check may return something else, until stop is called, and once before it returns.
-	// changed must not call stop.
+	// Watch calls changed whenever the result of Check may have changed, until stop is called, and once before it
+	// returns. changed must not call stop.
 	Watch(changed func()) (stop func())
 }
 
 type rightsKey struct{}
 
-// WithRights returns a context for a request whose client has rights that may change while its connection is open. Only
-// Options.Authenticate may put it before the handler.
+// WithRights returns a context for a request of a client with rights that may change while its connection is open. Only
+// Options.Authenticate may use it.
 func WithRights(ctx context.Context, rights Rights) context.Context {
 	return context.WithValue(ctx, rightsKey{}, rights)
 }
 
-// RightsOf returns the rights of a request's client; nil: they do not change. The node that a client is connected to watches
-// them, and not those that it forwards requests to.
+// RightsOf returns the rights of a request's client; nil: they do not change. Only the client's own node watches them, and
+// not nodes that it forwards requests to.
 func RightsOf(ctx context.Context) Rights {
 	rights, _ := ctx.Value(rightsKey{}).(Rights)
 	return rights
 }
 
-// Denial returns why the client of a connection may not go on, or nil. rights may be nil.
+// Denial returns the refusal of a client that may not go on, or nil. rights may be nil.
 func Denial(rights Rights) *protocol.Unauthorized {
 	if rights == nil {
 		return nil
@@ -46,8 +45,7 @@ func Denial(rights Rights) *protocol.Unauthorized {
 	return &protocol.Unauthorized{Status: status, Challenge: []string{challenge}, Text: text}
 }
 
-// WatchRights has the connection look at the rights of its client when they may have changed. The function that it returns ends
-// that.
+// WatchRights signals Ready when the client's rights may have changed, until stop is called.
 func (c *Events) WatchRights(ctx context.Context) (stop func()) {
 	if c.Via != direct {
 		return func() {}
@@ -59,13 +57,13 @@ func (c *Events) WatchRights(ctx context.Context) (stop func()) {
 	return c.Rights.Watch(func() { reading.Wake(ready) })
 }
 
-// isDenied reports whether the client may not go on reading. What it has asked for by a POST goes on to its end, because that was
-// allowed when it asked, unless it can come back for the rest.
+// isDenied reports whether the client may not read on. It may read the answer to a POST, which was allowed when it came, to its
+// end, unless it can come back for the rest.
 func (c *Events) isDenied() bool {
 	return c.Rights != nil && Denial(c.Rights) != nil && (c.mayLeave() || GoesWithRights(c.Door))
 }
 
-// GoesWithRights reports whether what a client reads through a door is not the answer to a request that it was allowed to make.
+// GoesWithRights reports whether a stream read through a door is not the answer to a request that was allowed when it came.
 func GoesWithRights(door observe.Door) bool {
 	switch door {
 	case observe.DoorListen, observe.DoorReplay, observe.DoorURL, observe.DoorPair:

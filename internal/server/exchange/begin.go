@@ -17,35 +17,35 @@ import (
 	"holdfast/stream"
 )
 
-// A Starter has the calls of exchanges begin: at once, or when it is their turn.
+// A Starter begins the calls of exchanges, at once or when it is their turn.
 type Starter struct {
 	Sessions  *session.Manager
-	Nodes     *placement.Nodes // nil where there is no other node
+	Nodes     *placement.Nodes // nil if this node is alone
 	Watched   *watch.Connections
 	Draining  <-chan struct{}
 	Observers observe.Observers
 }
 
-// Once says under what name requests run once, however often they come.
+// Once is the name under which requests run once, however often they come.
 type Once struct {
 	Key   string // the client's idempotency key, or ""
-	Name  string // the name that the node gave that forwards the requests, or ""
-	Again bool   // they may have come before, under that name or, before their session moved, without it
+	Name  string // the name from the node that forwards the requests, or ""
+	Again bool   // the requests may have come before, under that name or, before their session moved, without it
 
 	Admitted bool        // limits have let them begin
-	Pass     *limit.Pass // and this is what they take; nil: nothing
+	Pass     *limit.Pass // their share of the limits; nil: none
 }
 
-// Begun is the call that requests have begun.
+// Begun is a call that requests have begun.
 type Begun struct {
 	Session *session.Session
-	Call    *session.Call // which is to be delivered; nil if the same requests began it before
+	Call    *session.Call // to deliver; nil if the same requests began the call before
 	Number  uint64        // of its stream; 0 while it is light
 	Again   bool          // the requests may have run before, on a node that was lost
 }
 
-// Begin begins the call of the requests among msgs, or finds the one that the same requests have begun before. from says where
-// they come from. The errors are those of [session.Session.Begin] and [session.Session.BeginOnce].
+// Begin begins a call for the requests among msgs, or finds the call that the same requests have begun before. from is their
+// origin. The errors are those of [session.Session.Begin] and [session.Session.BeginOnce].
 func Begin(s *session.Session, msgs []jsonrpc.Message, light bool, once Once, from session.Origin) (Begun, error) {
 	switch {
 	case once.Key != "":
@@ -55,15 +55,15 @@ func Begin(s *session.Session, msgs []jsonrpc.Message, light bool, once Once, fr
 		call, known, err := s.BeginOnce(session.Once{Name: once.Name}, joined(msgs), msgs, from)
 		if !once.Again || !errors.Is(err, session.ErrDuplicate) {
 			b, err := begunOf(s, call, known, err)
-			// It may have been light before, without the name: the node that was lost can have
-			// known a tool to be safe that is not known here.
+			// The call may have been light before, and so without the name: the lost node may
+			// have known that the tool is safe, which this node does not know.
 			b.Again = once.Again
 			return b, err
 		}
-		if s.SingleStream() { // whose calls have no streams: its client reads the one that the session has
+		if s.SingleStream() { // its calls have no streams of their own: the client reads the session's
 			return Begun{Session: s}, nil
 		}
-		fallthrough // who has taken the session over makes it again already
+		fallthrough // the takeover of the session makes the call again already
 	case once.Name != "" && once.Again:
 		if number := inFlight(s, from.Guest, msgs); number != 0 {
 			return Begun{Session: s, Number: number}, nil
@@ -86,8 +86,8 @@ func begunOf(s *session.Session, call *session.Call, known *session.ExistingCall
 	return Begun{Session: s, Call: call, Number: call.Number()}, nil
 }
 
-// inFlight returns the number of the stream of the call that the first of the requests
-// is part of, which is stored from now on; 0 if none is in flight. guest is as in [session.Origin].
+// inFlight returns the stream number of the call in flight that has the first of the requests, and
+// promotes that call; 0 if none has. guest is as in [session.Origin].
 func inFlight(s *session.Session, guest stream.SessionKey, msgs []jsonrpc.Message) uint64 {
 	for i := range msgs {
 		if msgs[i].Kind != jsonrpc.Request {
@@ -102,7 +102,7 @@ func inFlight(s *session.Session, guest stream.SessionKey, msgs []jsonrpc.Messag
 	return 0
 }
 
-// Deliver hands the requests of a call that has begun just now to the backend.
+// Deliver hands the requests of a call that has just begun to the backend.
 func (b *Begun) Deliver(ctx context.Context, msgs []jsonrpc.Message, header http.Header) {
 	switch {
 	case b.Call == nil:
@@ -113,25 +113,25 @@ func (b *Begun) Deliver(ctx context.Context, msgs []jsonrpc.Message, header http
 	}
 }
 
-// joined returns what makes two bodies the same: their messages.
+// joined returns the messages as one text, by which two bodies are compared.
 func joined(msgs []jsonrpc.Message) []byte {
 	if len(msgs) == 1 {
 		return msgs[0].Raw
 	}
 	var all []byte
 	for i := range msgs {
-		all = append(append(all, msgs[i].Raw...), '\n') // no message has a line break in it
+		all = append(append(all, msgs[i].Raw...), '\n') // messages have no line breaks
 	}
 	return all
 }
 
-// brokenWithin is how long a request that comes again waits for the end of the connection that it first came on: the network may
-// tell of that later than its client, which has made the request again.
+// brokenWithin is how long a repeated request waits for the end of the connection that it first came on: the network may report
+// that end later than the client, which has made the request again.
 const brokenWithin = time.Second
 
-// Attach finds the call of a request that its client makes once more, under the same id, because the connection of the first one
-// has broken: some HTTP clients do that by themselves, for a POST, too. The error is fail unless that is so. ended says that the call
-// has ended since, so that the id may be used.
+// Attach finds the call of a request that the client repeats under the same id because its first connection has broken: some HTTP
+// clients do that by themselves, even for a POST. If the request is not repeated, or the connection has not broken, the error is
+// fail. ended says that the call has ended since, so that the id is free.
 func (st *Starter) Attach(x *Exchange, guest stream.SessionKey, fail error) (b Begun, ended bool, err error) {
 	if len(x.Msgs) != 1 || x.Muxed {
 		return Begun{}, false, fail
@@ -154,20 +154,20 @@ func (st *Starter) Attach(x *Exchange, guest stream.SessionKey, fail error) (b B
 	}
 }
 
-// BeginModern begins the call of a modern request, or finds the one that was begun under the same idempotency key.
+// BeginModern begins the call of a modern request, or finds the call that was begun under the same idempotency key.
 func (st *Starter) BeginModern(x *Exchange, from session.Origin) (Begun, error) {
 	if x.Once.Key != "" {
 		call, known, err := x.Session.BeginOnce(session.Once{Key: x.Once.Key, Client: x.Client(st.Sessions)}, []byte(modern.SumOf(&x.Msgs[0])), x.Msgs, from)
 		return begunOf(x.Session, call, known, err)
 	}
-	// Who can come back for what is not safe to make again is told how before it runs.
+	// A call that is not safe to repeat, of a client that resumes, is stored: the client gets its token before the call runs.
 	call, err := x.Session.Begin(x.Msgs, !x.Modern.Resumes || protocol.RetrySafe(x.Msgs[0].Method, nil), from)
 	return begunOf(x.Session, call, nil, err)
 }
 
-// What follows is for calls that a limit does not let begin: they wait for their turn. docs/limits.md.
+// The following is for calls that wait for their turn, as a limit does not let them begin. docs/limits.md.
 
-// Origin says where the requests of an exchange come from.
+// Origin returns the origin of an exchange's requests.
 func (st *Starter) Origin(x *Exchange) session.Origin {
 	from := session.Origin{Header: x.HTTP.Header, Address: x.HTTP.RemoteAddr, Pass: x.Once.Pass, Admitted: x.Once.Admitted}
 	if x.Modern != nil {
@@ -183,7 +183,7 @@ func (st *Starter) Origin(x *Exchange) session.Origin {
 	return from
 }
 
-// AdmitAlone has an exchange begin that stands alone, if limits let it, or when it is its turn.
+// AdmitAlone waits until limits admit an exchange that stands alone, and sets x.Once.Pass and x.Once.Admitted.
 func (st *Starter) AdmitAlone(x *Exchange) (err error) {
 	x.Once.Pass, err = st.Sessions.Gate.Alone(x.Principal, x.HTTP.RemoteAddr, x.Msgs)
 	if full, ok := Waits(err, x.Msgs); ok {
@@ -204,7 +204,8 @@ func (st *Starter) Start(x *Exchange, msgs []jsonrpc.Message, light bool) (Begun
 	return b, nil
 }
 
-// BeginInTurn begins the call of an exchange that err has refused, once it is its turn. The error is err if it does not wait.
+// BeginInTurn begins the call of an exchange that a limit has refused with err, once it is the call's turn. It returns err if the
+// call may not wait.
 //
 //go:noinline
 func (st *Starter) BeginInTurn(x *Exchange, msgs []jsonrpc.Message, light bool, err error) (b Begun, _ error) {
@@ -218,11 +219,11 @@ func (st *Starter) BeginInTurn(x *Exchange, msgs []jsonrpc.Message, light bool, 
 	if from.Pass, err = st.awaitExchange(ctx, x, full); err != nil {
 		return b, err
 	}
-	defer from.Pass.Release() // what the call has not taken
+	defer from.Pass.Release() // if the call has not taken it
 	return Begin(x.Session, msgs, light, x.Once, from)
 }
 
-// BeginModernInTurn is beginInTurn for a modern request.
+// BeginModernInTurn is BeginInTurn for a modern request.
 //
 //go:noinline
 func (st *Starter) BeginModernInTurn(x *Exchange, err error) (b Begun, _ error) {
@@ -236,14 +237,14 @@ func (st *Starter) BeginModernInTurn(x *Exchange, err error) (b Begun, _ error) 
 	if from.Pass, err = st.awaitExchange(ctx, x, full); err != nil {
 		return b, err
 	}
-	defer from.Pass.Release() // what the call has not taken
+	defer from.Pass.Release() // if the call has not taken it
 	if b, err = st.BeginModern(x, from); err == nil && b.Call != nil && errors.Is(context.Cause(ctx), session.ErrCancelled) {
-		b.Call.Withdraw("the client cancelled the request") // just now
+		b.Call.Withdraw("the client cancelled the request") // which Begin has not seen
 	}
 	return b, err
 }
 
-// awaitExchange waits for the turn of an exchange that full has refused, until ctx ends, or its client leaves another node.
+// awaitExchange waits for the turn of an exchange that full has refused, until ctx ends or the client leaves the node that forwarded it.
 func (st *Starter) awaitExchange(ctx context.Context, x *Exchange, full *limit.Refusal) (*limit.Pass, error) {
 	if x.From != nil && x.Once.Name != "" {
 		watched, attended := st.Nodes.WatchRequest(ctx, x.Once.Name)
@@ -253,7 +254,7 @@ func (st *Starter) awaitExchange(ctx context.Context, x *Exchange, full *limit.R
 	return st.AwaitTurn(ctx, full.Queue())
 }
 
-// Waits returns the refusal that err is, if it is one of a call that may wait: not of a batch.
+// Waits returns err as a refusal, and reports whether the call may wait: not a batch.
 func Waits(err error, msgs []jsonrpc.Message) (*limit.Refusal, bool) {
 	var full *limit.Refusal
 	return full, len(msgs) == 1 && errors.As(err, &full) && full.Waits()

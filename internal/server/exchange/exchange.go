@@ -1,4 +1,4 @@
-// Package exchange is what clients want, freed of the way in which it came, and the one place where their calls begin.
+// Package exchange has the exchanges of clients, independent of the transport, and the one place where their calls begin.
 package exchange
 
 import (
@@ -22,7 +22,7 @@ import (
 	"holdfast/stream"
 )
 
-// A Purpose is what a client wants.
+// A Purpose is the kind of an exchange.
 type Purpose int
 
 // The purposes.
@@ -33,56 +33,56 @@ const (
 	ForRequest                     // a request to Holdfast itself (SEP-975): requests/resume or requests/getStatus
 	ForRead                        // the standalone stream, or the rest of a stream, by GET with a session id
 	ForStream                      // the rest of a stream, by GET at its stream URL (SEP-1335)
-	ForAnswers                     // the same, by a POST of the responses that the stream waits for
+	ForAnswers                     // the same, by a POST of the responses that the stream's call waits for
 	ForEnd                         // the end of a session
-	ForSocket                      // a WebSocket, in a session that is there or in a new one
-	ForPairStream                  // of the pair of revision 2024-11-05 its stream, in a session that is there or in a new one
-	ForPairMessages                // and a POST of messages to it
+	ForSocket                      // a WebSocket, in an existing or a new session
+	ForPairStream                  // the stream of the pair of revision 2024-11-05, in an existing or a new session
+	ForPairMessages                // a POST of messages to that pair
 	ForModern                      // a request of revision 2026-07-28, which has no session
 )
 
-// An Exchange is one thing that a client wants, freed of the way in which it came. Entry
-// points decode to exchanges. It is served where its session is, which another node may be.
+// An Exchange is one request for a [Purpose], independent of the transport. Entry points
+// decode to exchanges. It is served on the node of its session.
 //
 // It is used by one goroutine at a time, and is not kept on the heap while its session is on this node.
 type Exchange struct {
 	Purpose Purpose
-	// HTTP has what a backend may read of the client's request (header, address, values of
-	// the context), and what is forwarded of it.
+	// HTTP is the client's request, as it is forwarded. Backends may read its header,
+	// its address and the values of its context.
 	HTTP      *http.Request
-	From      *placement.Visit // what the node has told that forwards it; nil for a client of this node
-	Principal caller.Principal // who asks
-	Session   *session.Session // it is for, once that was found here; for ForRequest the client's own, or nil
+	From      *placement.Visit // from the node that has forwarded it; nil for a client of this node
+	Principal caller.Principal // the client's
+	Session   *session.Session // that it is for, once it was found here; for ForRequest the client's own, or nil
 
-	// How the session is named: by secret, its secret id; by ref, which is its name and
-	// the id of an event ("NAME.ID"), in a stream URL and in the ids of 2024-11-05; or not,
-	// if a new one is wanted or none is needed.
+	// The session is named by Secret, its secret id; or by Ref, its name and the id of an
+	// event ("NAME.ID"), in a stream URL and in the ids of 2024-11-05; or not at all, for a
+	// new session or none.
 	Secret string
 	Ref    string
-	Last   string // id of the event that the client has last seen, or ""
+	Last   string // id of the client's last event, or ""
 
 	Msgs  []jsonrpc.Message
 	Batch bool
 	Form  answering.Form // of the answer
 	Once  Once
 
-	Mine   stream.SessionKey // the session of the connection that the exchange came on with others
-	Modern *modern.Request   // what a request of revision 2026-07-28 says of itself; else nil
+	Mine   stream.SessionKey // the session of a connection that carries many exchanges
+	Modern *modern.Request   // of a request of revision 2026-07-28; else nil
 
-	Endpoint string // where the client of 2024-11-05 is told to POST
-	// Muxed says that the connection below carries other exchanges: the client is not to
-	// be sent away from it, and asks again itself for what was lost.
+	Endpoint string // the URL to which a client of 2024-11-05 is told to POST
+	// Muxed says that the connection carries other exchanges: it must not be ended for
+	// this one, and its client makes lost requests again.
 	Muxed   bool
-	MuxDoor observe.Door // that of the connection
-	// Continues says that last is what a node has written to the client, and goes on after by
-	// itself, and not what the client says that it has.
+	MuxDoor observe.Door // of the connection
+	// Continues says that Last is the last event that a node has written, after which it
+	// continues by itself, and not the last event that the client says it has.
 	Continues bool
-	// Unsafe says that it does not ask again: what became of requests that may have run
-	// is told.
+	// Unsafe says that a client of a mux does not make the requests again: if they may
+	// have run, it is told so.
 	Unsafe bool
 }
 
-// Door returns the way in which a reader of the exchange's stream comes.
+// Door returns the door by which the reader of the exchange's stream comes.
 func (x *Exchange) Door() observe.Door {
 	switch x.Purpose {
 	case ForRead:
@@ -113,15 +113,15 @@ func (x *Exchange) Opens() bool {
 	return false
 }
 
-// Anywhere reports whether any node can serve the exchange, as long as none has begun to.
+// Anywhere reports whether any node can serve the exchange, until one has begun to.
 func (x *Exchange) Anywhere() bool { return x.Opens() || x.Purpose == ForModern }
 
-// Pair reports whether the exchange is one of revision 2024-11-05.
+// Pair reports whether the exchange is of the pair of revision 2024-11-05.
 func (x *Exchange) Pair() bool {
 	return x.Purpose == ForPairStream || x.Purpose == ForPairMessages
 }
 
-// Begins reports whether there are requests among the messages that begin calls.
+// Begins reports whether a request among the messages begins a call.
 func (x *Exchange) Begins() bool {
 	for i := range x.Msgs {
 		if x.Msgs[i].Kind == jsonrpc.Request && !protocol.Resumes(x.Msgs[i].Method) && !IsBetweenNodes(x.Msgs[i].Method) {
@@ -140,7 +140,7 @@ func (x *Exchange) Name() stream.SessionKey {
 	return stream.SessionKey(name)
 }
 
-// Place returns the id of the event that a ref names.
+// Place returns the id of the event that Ref names.
 func (x *Exchange) Place() string {
 	_, id, _ := strings.Cut(x.Ref, ".")
 	return id
@@ -151,16 +151,16 @@ func (x *Exchange) Names() bool {
 	return x.Secret != "" && (x.Ref == "" || whereabouts.KeyOf(x.Secret) == x.Name())
 }
 
-// Values returns the values of the request's context for what outlives the request.
+// Values returns the request's context without its end, for work that outlives the request.
 func (x *Exchange) Values() context.Context { return context.WithoutCancel(x.HTTP.Context()) }
 
-// Client returns who makes a request that belongs to no session.
+// Client returns the client of a request without a session.
 func (x *Exchange) Client(sessions *session.Manager) *session.Client {
 	c := sessions.ClientOf(x.HTTP, x.Principal, x.Credential())
 	return &c
 }
 
-// Credential returns that of an exchange's client: as another node has seen it, or in its header.
+// Credential returns the credential of the client: from the visit of another node, or from the header.
 func (x *Exchange) Credential() caller.Credential {
 	if x.From != nil && len(x.From.Credential) == len(caller.Credential{}) {
 		return caller.Credential(x.From.Credential)
@@ -168,7 +168,7 @@ func (x *Exchange) Credential() caller.Credential {
 	return caller.CredentialOf(x.HTTP.Header)
 }
 
-// Apart returns the credential that tells an exchange's client apart, if it is nobody in particular; else none.
+// Apart returns the credential of an anonymous client, which tells it apart from others; for other clients none.
 func (x *Exchange) Apart() (credential caller.Credential) {
 	if x.Principal.IsAnonymous() {
 		credential = x.Credential()
@@ -192,7 +192,7 @@ func (x *Exchange) OwnSession() stream.SessionKey {
 	return x.Name()
 }
 
-// Guest returns that session if the exchange is for another one, in which it is served.
+// Guest returns OwnSession if the exchange is served in another session, else "".
 func (x *Exchange) Guest(sessions *session.Manager) stream.SessionKey {
 	if !x.MayBeGuest(sessions) {
 		return ""
@@ -214,7 +214,7 @@ func (x *Exchange) Method() string {
 	return ""
 }
 
-// KeyOf returns the idempotency key of a POST, "" if it has none: the header's, else that of its one message.
+// KeyOf returns the idempotency key of a POST, "" if it has none: the header's, else its single message's.
 func KeyOf(r *http.Request, msgs []jsonrpc.Message) (string, error) {
 	switch header := r.Header[protocol.HeaderIdempotencyKey]; {
 	case len(header) > 1:
@@ -229,7 +229,7 @@ func KeyOf(r *http.Request, msgs []jsonrpc.Message) (string, error) {
 
 // MessageKey returns the idempotency key that a message itself carries, or "".
 func MessageKey(m *jsonrpc.Message) (string, error) {
-	if !bytes.Contains(m.Params, []byte("idempotencyKey")) { // as nearly always
+	if !bytes.Contains(m.Params, []byte("idempotencyKey")) { // the usual case
 		return "", nil
 	}
 	raw := jsonrpc.Field(m.Params, "_meta", protocol.MetaIdempotencyKey)
@@ -240,7 +240,7 @@ func MessageKey(m *jsonrpc.Message) (string, error) {
 	return key, protocol.CheckKey(key)
 }
 
-// LastEventID returns the id of the event that the client has last seen, or "".
+// LastEventID returns the Last-Event-ID of a request, or "".
 func LastEventID(r *http.Request) string {
 	if v := r.Header[protocol.HeaderLastEventID]; len(v) > 0 {
 		return v[0]
@@ -248,15 +248,15 @@ func LastEventID(r *http.Request) string {
 	return ""
 }
 
-// IsBetweenNodes reports whether only nodes make requests of a method, and of each other.
+// IsBetweenNodes reports whether a method is for requests from one node to another only.
 func IsBetweenNodes(method string) bool {
 	return method == handoff.MethodAsk || method == MethodList
 }
 
-// MethodList is the method by which a node asks others what their sessions know of all that a principal has begun.
+// MethodList is the method by which a node asks others for all tasks of a principal in their sessions.
 const MethodList = "holdfast/tasks"
 
-// OwnPost returns a POST of our own in the place of a request, or on its connection.
+// OwnPost returns a POST of this node's own, with the client and the context of r.
 func OwnPost(r *http.Request) *http.Request {
 	to := r.Clone(placement.WithVisit(r.Context(), nil))
 	to.Method, to.Body, to.ContentLength = http.MethodPost, http.NoBody, 0
@@ -271,12 +271,12 @@ func OwnPost(r *http.Request) *http.Request {
 
 type movedKey struct{}
 
-// WithMoved returns a context for a request that came at a path where its server is no more: it is at another.
+// WithMoved returns a context for a request that came to an old path of its server, which has moved to another.
 func WithMoved(ctx context.Context, to string) context.Context {
 	return context.WithValue(ctx, movedKey{}, to)
 }
 
-// Moved returns an error if a request came at a path where its server is no more.
+// Moved returns an error if a request came to an old path of its server.
 func Moved(ctx context.Context) error {
 	if to, ok := ctx.Value(movedKey{}).(string); ok {
 		return &answering.Moved{To: to}

@@ -10,12 +10,12 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows looks at the messages that came at a time: one, or a batch.
+// This file checks the messages of one body: a single message or a batch.
 
 // MostBatch is how many messages a batch may have: as many as a session may have requests in flight.
 const MostBatch = 1000
 
-// Parse returns the messages that a client has sent. The errors are [jsonrpc.ErrParse] and [jsonrpc.ErrInvalid].
+// Parse returns the messages in a client's body. The errors are [jsonrpc.ErrParse] and [jsonrpc.ErrInvalid].
 func Parse(data []byte) (msgs []jsonrpc.Message, batch bool, err error) {
 	msgs, batch, err = jsonrpc.ParseBody(data)
 	if err == nil && len(msgs) > MostBatch {
@@ -24,14 +24,14 @@ func Parse(data []byte) (msgs []jsonrpc.Message, batch bool, err error) {
 	return msgs, batch, err
 }
 
-// An Unclear says that one of some messages does not mean the same to every server: none of them is taken.
+// An Unclear says that servers may read a message in different ways: no message of its body is taken.
 type Unclear struct {
 	Why *jsonrpc.Error
 	at  *jsonrpc.Message
 }
 
-// CheckClear returns what is not clear of messages, or nil. A method that revision 2026-07-28 does not have is not looked at if
-// they are of that revision: no server gets it, and what its params may be is not known.
+// CheckClear returns the first message that servers may read in different ways, or nil. In revision 2026-07-28 it skips
+// requests of methods that the revision has removed: no server gets them.
 func CheckClear(msgs []jsonrpc.Message, ofModern bool) *Unclear {
 	for i := range msgs {
 		m := &msgs[i]
@@ -45,7 +45,7 @@ func CheckClear(msgs []jsonrpc.Message, ofModern bool) *Unclear {
 	return nil
 }
 
-// Answer returns what the messages are answered with: each request gets an error under its id.
+// Answer returns the answer to the messages: an error for each request, under its id.
 func (e *Unclear) Answer(msgs []jsonrpc.Message, batch bool) []byte {
 	var answers [][]byte
 	for i := range msgs {
@@ -88,14 +88,14 @@ func Initializes(msgs []jsonrpc.Message) bool {
 	return false
 }
 
-// A Stage is how far the session has come that messages are for.
+// A Stage is a stage in the life of the session that messages are for.
 type Stage int
 
 // The stages.
 const (
-	StageNone Stage = iota // there is no session: each request stands alone, or names its session itself
-	StageNew               // it waits for its initialize request
-	StageOpen              // its initialize request has come
+	StageNone Stage = iota // no session: each request stands alone, or names its session itself
+	StageNew               // the session waits for its initialize request
+	StageOpen              // the session's initialize request has come
 )
 
 // StageOf returns the stage of a session.
@@ -106,8 +106,8 @@ func StageOf(s *session.Session) Stage {
 	return StageNew
 }
 
-// Check checks what came at a time against the stage and the protocol revision of its session. Whether there are batches is
-// decided by the revision that initialize has settled on, and not by the header of one request, which could claim any.
+// Check checks the messages of one body against the stage and the protocol revision of their session. For batches the
+// revision from initialize counts, and not the header of one request, which could claim any.
 func Check(msgs []jsonrpc.Message, batch bool, at Stage, revision string) error {
 	initialize := Initializes(msgs)
 	switch {
@@ -115,7 +115,7 @@ func Check(msgs []jsonrpc.Message, batch bool, at Stage, revision string) error 
 		return errf("initialize must not be part of a batch")
 	case initialize && at == StageOpen:
 		return errf("the session is initialized already")
-	case initialize && len(msgs[0].Raw) > session.MaxInitialize: // before a backend is opened for it
+	case initialize && len(msgs[0].Raw) > session.MaxInitialize: // before a backend is opened
 		return session.ErrInitialize
 	case !initialize && at == StageNew:
 		return errf("the first message must be an initialize request")

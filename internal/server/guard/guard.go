@@ -1,6 +1,5 @@
-// Package guard decides which requests may reach a server, before anything is read for them: by
-// the host that they are for and the web page that they come from. It also finds the client's
-// address behind a proxy.
+// Package guard decides which requests may reach a server, before their bodies are read: by the host that
+// they are for and the web page that they come from. It also finds the client's address behind a proxy.
 package guard
 
 import (
@@ -14,14 +13,14 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A Guard is for one server. Its methods may be called concurrently.
+// A Guard checks the requests to one server. Its methods may be called concurrently.
 type Guard struct {
 	origins, hosts map[string]bool
 	proxies        []netip.Prefix
 }
 
 // New returns a guard. Origins and hosts are allowed beside the server's own, "*" allows any;
-// proxies are believed what address their client has.
+// proxies are trusted to name their client's address.
 func New(origins, hosts []string, proxies []netip.Prefix) *Guard {
 	g := &Guard{origins: make(map[string]bool), hosts: make(map[string]bool), proxies: proxies}
 	for _, origin := range origins {
@@ -36,16 +35,16 @@ func New(origins, hosts []string, proxies []netip.Prefix) *Guard {
 // exposed are the response headers that a browser's script may read.
 const exposed = "Mcp-Session-Id, MCP-Protocol-Version, Link, Retry-After, WWW-Authenticate, DPoP-Nonce"
 
-// mostAsked bounds the request headers that a preflight is told of, in number and in bytes.
+// mostAsked and mostAskedBytes bound the header names that a preflight gets back.
 const (
 	mostAsked      = 100
 	mostAskedBytes = 4 << 10
 )
 
-// Check checks Host, Origin and Sec-Fetch-Site, answers a preflight, and sets what a
-// browser wants to see on the answer (2025-11-25, Transports, "Security Warning"). It
-// reports whether the request may go on. If not, it was answered, or is to be refused with status
-// 403 and the error. methods are those that the endpoint has.
+// Check checks Host, Origin and Sec-Fetch-Site, answers a preflight, and sets the headers that a
+// browser needs on the answer (2025-11-25, Transports, "Security Warning"). It reports whether
+// the request may go on. If not, it was answered (refusal is nil), or the caller refuses it with
+// status 403 and refusal. methods is the value of Allow.
 func (g *Guard) Check(w http.ResponseWriter, r *http.Request, methods string) (passes bool, refusal *jsonrpc.Error) {
 	local := onLoopback(r)
 	if !g.hostAllowed(r.Host, local) {
@@ -82,9 +81,9 @@ func (g *Guard) Check(w http.ResponseWriter, r *http.Request, methods string) (p
 
 const foreignHost = "Host %.80q is not allowed: it is no name of this server (allow it with --allow-host or AllowedHosts)"
 
-// CheckProbe checks the Host of a request of a probe or of Prometheus, which is no browser's. On a loopback address
-// the rule is that of [Guard.Check]. Elsewhere any host passes: Kubernetes and Prometheus know a node by an address that
-// no flag names. So does a request without a Host (HTTP/1.0), which no browser makes.
+// CheckProbe checks the Host of a request from a probe or from Prometheus, which is not a browser's. On a loopback
+// address the rule of [Guard.Check] holds. Elsewhere any host passes: Kubernetes and Prometheus know a node by an
+// address that no flag names. A request without a Host (HTTP/1.0) passes too, as no browser makes one.
 func (g *Guard) CheckProbe(r *http.Request) (refusal *jsonrpc.Error) {
 	if r.Host != "" && onLoopback(r) && !g.hostAllowed(r.Host, true) {
 		_, refusal = refuse(foreignHost, r.Host)
@@ -92,14 +91,14 @@ func (g *Guard) CheckProbe(r *http.Request) (refusal *jsonrpc.Error) {
 	return refusal
 }
 
-// refuse returns that a request is refused.
+// refuse returns the results of a check that refuses a request.
 func refuse(format string, args ...any) (passes bool, refusal *jsonrpc.Error) {
 	return false, jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, format, args...)
 }
 
-// allowable returns the headers that a script of an allowed origin may set: all that its preflight asks for. They give
-// it no right that the script of any other HTTP client had not; a browser lets none set those that it sets itself. Names
-// that are no tokens (RFC 9110, section 5.6.2) are left out.
+// allowable returns the headers that a script of an allowed origin may set: all that its preflight asks for. They give a
+// script no right that other HTTP clients lack, and a browser lets no script set the headers that it sets itself. Names
+// that are not tokens (RFC 9110, section 5.6.2) are left out.
 func allowable(asked []string) string {
 	var names []string
 	size := 0
@@ -133,9 +132,8 @@ func isToken(text string) bool {
 	return text != ""
 }
 
-// hostAllowed reports whether a Host header is one of the server's names. On a
-// loopback address only loopback names are, so that no web page can reach the server by
-// DNS rebinding.
+// hostAllowed reports whether a Host header is one of the server's names. On a loopback address only
+// loopback and configured names are, so that no web page can reach the server by DNS rebinding.
 func (g *Guard) hostAllowed(host string, local bool) bool {
 	host = strings.ToLower(host)
 	if g.hosts["*"] || g.hosts[host] || g.hosts[Bare(host)] {
@@ -147,24 +145,24 @@ func (g *Guard) hostAllowed(host string, local bool) bool {
 	return len(g.hosts) == 0
 }
 
-// headerSite is where a browser says from which site a request comes (Fetch Metadata
-// Request Headers, section 2.3). No script can set it. Browsers send it to https and to
-// loopback, and no other client has a reason to.
+// headerSite is the header in which a browser says from which site a request comes
+// (Fetch Metadata Request Headers, section 2.3). No script can set it. Browsers send it
+// to https and to loopback; other clients have no reason to.
 const headerSite = "Sec-Fetch-Site"
 
-// What it may say that lets a request pass without an Origin.
+// Values of headerSite that let a request pass without an Origin.
 const (
 	sameOrigin = "same-origin"
 	byUser     = "none" // an address that the user has typed, or a bookmark
 )
 
 // siteAllowed reports whether a request without an Origin may pass. A script of any page
-// can send such a GET (a fetch in no-cors mode), and so can an image, a frame or a
-// link: it can't read the answer, but the request would have been served. A page whose
-// origin is allowed sends its Origin in all that it can read the answer of.
+// can send such a GET (a fetch in no-cors mode), and so can an image, a frame or a link:
+// it can't read the answer, but the request would have been served. A page of an allowed
+// origin sends its Origin in each request that it can read the answer of.
 //
-// An address that the user has typed may be one of another site, which redirects here. So a
-// GET only reads, whatever headers it has.
+// An address that the user has typed may be of another site, which redirects here. So a GET
+// only reads, whatever headers it has.
 func (g *Guard) siteAllowed(r *http.Request, local bool) bool {
 	site := r.Header[headerSite]
 	switch {
@@ -178,11 +176,11 @@ func (g *Guard) siteAllowed(r *http.Request, local bool) bool {
 
 // originAllowed reports whether a web page of the origin may use the server: one
 // that was allowed by name, one on this machine if the server is there too, or
-// one that came from the server's own host, where that host can't be a name
-// that somebody pointed here.
+// one that came from the server's own host, if DNS rebinding can't have made
+// that name the server's.
 //
 // If TLS ends here the scheme of the server's own origin is https. Otherwise it may be http or
-// https, because TLS may end at a proxy in front. Anybody could send X-Forwarded-Proto, so
+// https, because TLS may end at a proxy in front. Any client could send X-Forwarded-Proto, so
 // that header is not read. Sec-Fetch-Site decides instead, if the browser sends it.
 func (g *Guard) originAllowed(r *http.Request, origin string, local bool) bool {
 	if g.origins["*"] || g.origins[normal(origin)] {
@@ -201,16 +199,16 @@ func (g *Guard) originAllowed(r *http.Request, origin string, local bool) bool {
 	return g.pinned(r.Host) && normal(origin) == normal(u.Scheme+"://"+r.Host)
 }
 
-// pinned reports whether a Host cannot be the result of DNS rebinding: it is an address, or
-// one of the server's configured names.
+// pinned reports whether a Host cannot come from DNS rebinding: it is an address, or one of
+// the server's configured names.
 func (g *Guard) pinned(host string) bool {
 	host = strings.ToLower(host)
 	_, err := netip.ParseAddr(Bare(host))
 	return err == nil || g.hosts[host] || g.hosts[Bare(host)]
 }
 
-// normal returns an origin in lower case and without the port that its scheme has
-// anyway, so that equal origins are equal (RFC 6454, sections 4 and 6.2).
+// normal returns an origin in lower case and without its scheme's default port,
+// so that equal origins have equal texts (RFC 6454, sections 4 and 6.2).
 func normal(origin string) string {
 	origin = strings.ToLower(origin)
 	switch {

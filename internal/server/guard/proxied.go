@@ -7,17 +7,17 @@ import (
 	"strings"
 )
 
-// headerForwardedFor lists the addresses that a request came from, of which each proxy adds the
-// one that it sees. Anybody can send it: what counts is what proxies have added that are trusted.
+// headerForwardedFor lists the addresses that a request came from: each proxy adds the address
+// that it sees. Any client can send it, so only addresses from trusted proxies count.
 const headerForwardedFor = "X-Forwarded-For"
 
-// Passed reports whether a request says that it came through a proxy.
+// Passed reports whether a request came through a proxy, by its headers.
 func Passed(r *http.Request) bool {
 	return r.Header[headerForwardedFor] != nil || r.Header["Forwarded"] != nil || r.Header["Via"] != nil || r.Header["X-Real-Ip"] != nil
 }
 
-// OfClient returns a request as its client has made it: one that comes from a trusted proxy has the
-// address that the proxy names. Its connection is not watched, which is the proxy's.
+// OfClient returns a request with its client's address: if it comes from a trusted proxy, the
+// address that the proxy names. Then its connection, the proxy's, is not watched.
 func (g *Guard) OfClient(r *http.Request) *http.Request {
 	if len(g.proxies) == 0 {
 		return r
@@ -35,8 +35,8 @@ func (g *Guard) OfClient(r *http.Request) *http.Request {
 	return &to
 }
 
-// clientAddress returns the address that trusted proxies name: the last one that is not of a proxy
-// that is trusted too. It is false if no such proxy has sent the request.
+// clientAddress returns the address that trusted proxies name: the last one that is not a trusted
+// proxy's. ok is false if the request does not come from a trusted proxy.
 func (g *Guard) clientAddress(r *http.Request) (at netip.Addr, ok bool) {
 	if at, ok = parseAddress(r.RemoteAddr); !ok || !g.trusts(at) {
 		return at, false
@@ -45,14 +45,14 @@ func (g *Guard) clientAddress(r *http.Request) (at netip.Addr, ok bool) {
 	for i := len(hops) - 1; i >= 0 && g.trusts(at); i-- {
 		hop, ok := parseAddress(strings.TrimSpace(hops[i]))
 		if !ok {
-			break // it is not known farther than that
+			break // the addresses before it are not known
 		}
 		at = hop
 	}
 	return at, true
 }
 
-// TrustsProxy reports whether an address is that of a proxy that is trusted.
+// TrustsProxy reports whether an address is a trusted proxy's.
 func (g *Guard) TrustsProxy(address string) bool {
 	at, ok := parseAddress(address)
 	return ok && g.trusts(at)

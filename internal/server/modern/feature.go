@@ -9,44 +9,45 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A Feature adds something to revision 2026-07-28: methods of its own, answers that come before their calls have ended, or news.
-// No front knows a feature: the root names them. Its methods may be called concurrently.
+// A Feature extends revision 2026-07-28: with methods of its own, answers before the end of a call, or notifications for
+// listens. The root package lists the features; no front knows one. The methods may be called concurrently.
 type Feature interface {
 	methods
 	calls
-	// Listen takes out of the filter of a subscriptions/listen what the feature tells of, by changing m; nil: nothing. An error
-	// says that the request is not served here. again serves such a request on other nodes; nil: what is there is left out.
+	// Listen removes the feature's part from the filter of a subscriptions/listen, in m, and returns its source of
+	// notifications; nil: the filter has no such part. After an error the request is not served here. again serves such a
+	// request on other nodes; nil: their notifications are left out.
 	Listen(q *Request, m *jsonrpc.Message, again Again) (Listen, error)
 }
 
 // The methods are requests that a feature serves.
 type methods interface {
-	// Ref names the session that a request is for, as a stream URL does; "": the request is for none that the feature knows.
+	// Ref names the session that a request is for, as a stream URL does; "": the feature knows none.
 	Ref(q *Request) string
-	// Serve serves a request where its session is, and returns the result. ours is false if it is not the feature's. The error is
-	// session.ErrNotFound, one of another node, or a *jsonrpc.Error.
+	// Serve serves a request on the node of its session, and returns the result. ours is false if the request is not the
+	// feature's. The error is session.ErrNotFound, one that names another node, or a *jsonrpc.Error.
 	Serve(q *Request, m *jsonrpc.Message) (result []byte, ours bool, err error)
-	// NotFound is what a request of a method is answered with that is for nothing which is kept; nil: the method is not the
-	// feature's.
+	// NotFound returns the error for a request with a method of the feature's when its session is not found; nil: the
+	// method is not the feature's.
 	NotFound(method string) *jsonrpc.Error
-	// Continues reports whether a request is about something that has begun before.
+	// Continues reports whether a request is about a call that has begun before.
 	Continues(m *jsonrpc.Message) bool
 }
 
-// The calls are those that go on when their requests were answered.
+// The calls are calls that go on after their requests were answered.
 type calls interface {
-	// Patience is how old the call of a request is when the feature may answer that; 0: it does not.
+	// Patience returns the age of a call at which the feature may answer its request; 0: it does not.
 	Patience(q *Request) time.Duration
-	// Answer returns the result for the request of a call that goes on; nil: the request waits for the end of the call.
+	// Answer returns the result for the request of a call that then goes on; nil: the request waits for the end of the call.
 	Answer(q *Request, m *jsonrpc.Message, s *session.Session, number uint64) []byte
-	// Own returns the response of a backend as the client gets it.
+	// Own returns the response of a backend with the feature's changes.
 	Own(q *Request, response []byte) []byte
 }
 
-// Features are those of a handler.
+// Features are the features of a handler.
 type Features []Feature
 
-// First returns the feature that may answer a request before its call has ended, and how old the call is then; nil: none does.
+// First returns the feature that may answer a request before its call has ended, and the call's age then; nil: none does.
 func (all Features) First(q *Request) (f Feature, after time.Duration) {
 	for _, f := range all {
 		if after := f.Patience(q); after > 0 {
@@ -56,7 +57,7 @@ func (all Features) First(q *Request) (f Feature, after time.Duration) {
 	return nil, 0
 }
 
-// Own returns a response as the client gets it.
+// Own returns a response with the changes of all features.
 func (all Features) Own(q *Request, response []byte) []byte {
 	for _, f := range all {
 		response = f.Own(q, response)
@@ -64,26 +65,25 @@ func (all Features) Own(q *Request, response []byte) []byte {
 	return response
 }
 
-// A Listen is what a feature tells on a subscriptions/listen, beside the backend. It is used by one goroutine at a time.
+// A Listen is a feature's source of notifications for a subscriptions/listen, beside the backend. It is used by one goroutine at a time.
 type Listen interface {
-	// Alone reports whether the backend has nothing to tell on it: then it is not asked.
+	// Alone reports whether the backend has no notifications for the listen: then it does not get the request.
 	Alone() bool
-	// Filter adds what the client is told of to the filter of an acknowledgement, and returns that.
+	// Filter returns an acknowledgement with the feature's part added to its filter.
 	Filter(ack []byte) []byte
-	// Watch has ready be told when there may be news, until ctx ends or Close is called.
+	// Watch signals ready when there may be news, until ctx ends or Close is called.
 	Watch(ctx context.Context, ready chan<- struct{})
-	// News returns the notifications that have come up since the last call. ended says why the listen ends; "": there may be
-	// more.
+	// News returns the notifications since the last call. ended says why the listen ends; "": more may come.
 	News() (news [][]byte, ended string)
-	// Close ends the watching, and waits for what was begun for it.
+	// Close ends the watching, and waits for its goroutines.
 	Close()
 }
 
-// Again serves a subscriptions/listen of ours in the place of a client's: where the session is that m is about. hear is called with
-// each message of the stream that answers.
+// Again serves a subscriptions/listen of this node's own in the place of a client's, on the node of m's session. It calls hear with
+// each message of the answer's stream.
 type Again func(ctx context.Context, m jsonrpc.Message, hear func(message []byte))
 
-// ListenEnded returns the response that ends the subscriptions/listen with an id.
+// ListenEnded returns the response that ends the subscriptions/listen with the id.
 func ListenEnded(id []byte) []byte {
 	result := []byte(`{"resultType":"` + protocol.ResultComplete + `"}`)
 	result, _ = jsonrpc.Set(result, id, "_meta", protocol.MetaSubscriptionID)

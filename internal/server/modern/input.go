@@ -8,13 +8,14 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// An Input is a request of a backend that the client is to answer.
+// An Input is a request of a backend for the client's input.
 type Input struct {
-	ID      []byte // as the session gave it
+	ID      []byte // from the session
 	Message []byte
 }
 
-// Respond hands the client's input to the backend, and returns what is missing of it.
+// Respond hands the client's input for the open requests to the backend, and returns the requests
+// without input.
 func Respond(ctx context.Context, s *session.Session, m *jsonrpc.Message, open []jsonrpc.Message) (missing []Input, err error) {
 	header, results := http.Header{}, make(map[string][]byte, len(open))
 	for i := range open {
@@ -41,8 +42,7 @@ func Respond(ctx context.Context, s *session.Session, m *jsonrpc.Message, open [
 	return missing, nil
 }
 
-// AppendInput appends a request of the backend to inputRequests, whose end is not written yet. No two
-// have one key.
+// AppendInput appends a request of the backend to dst, inputRequests without its end. The keys differ.
 func AppendInput(dst, id []byte, m *jsonrpc.Message) []byte {
 	if len(dst) > 1 {
 		dst = append(dst, ',')
@@ -50,8 +50,8 @@ func AppendInput(dst, id []byte, m *jsonrpc.Message) []byte {
 	return append(append(append(dst, jsonrpc.Quote(inputKey(id))...), ':'), inputText(m)...)
 }
 
-// inputText returns a request of the backend as it stands in inputRequests. It always has params:
-// some clients cannot read one that has none.
+// inputText returns a request of the backend for inputRequests. It always has params: some
+// clients cannot read a request without.
 func inputText(m *jsonrpc.Message) []byte {
 	params := jsonrpc.Field(m.Raw, "params")
 	if params == nil {
@@ -62,6 +62,6 @@ func inputText(m *jsonrpc.Message) []byte {
 	return request
 }
 
-// inputKey returns the key of a request of the backend in inputRequests. It is used once in
-// the life of a carrier.
+// inputKey returns the key of a backend's request in inputRequests, which no other request
+// of its carrier has.
 func inputKey(id []byte) string { return "input-" + string(jsonrpc.Key(id)) }

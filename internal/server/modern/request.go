@@ -1,5 +1,5 @@
-// Package modern is what a request of revision 2026-07-28 says of itself, without the way in which it came: what its _meta and
-// its headers say, and the input that it brings for what a backend has asked.
+// Package modern has the parts of a request of revision 2026-07-28, independent of the transport: its _meta, its headers, and
+// its input for a backend's requests.
 package modern
 
 import (
@@ -16,26 +16,26 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A Request is what a request of revision 2026-07-28 says of itself.
+// A Request has the properties of a request of revision 2026-07-28.
 type Request struct {
-	ID           []byte // the client's, as raw JSON; nil where there is none
+	ID           []byte // the client's, as raw JSON; nil: none
 	Version      string
 	Client       string // clientInfo and clientCapabilities, as raw JSON
 	Capabilities []byte
-	Name         string // of what it is about, as its header repeats it, or ""
+	Name         string // of the tool, resource, prompt or task that the request is about, or ""
 	Alone        bool   // legacy clients are refused here
-	Returns      bool   // it brings a requestState, or answers
+	Returns      bool   // the request has a requestState or inputResponses
 
-	Sum     string // of what it asks for; see [SumOf]. "": that is not known
-	Resumes bool   // its client can come back for it
-	Follows bool   // it is Holdfast's own, as [Again] makes it
+	Sum     string // see [SumOf]; "": not known
+	Resumes bool   // the client can come back for the call
+	Follows bool   // the request is this node's own, from [Again]
 
 	Method    string
-	Principal caller.Principal // who makes it
-	HTTP      *http.Request    // with which it came
+	Principal caller.Principal // the client's
+	HTTP      *http.Request    // that carries it
 }
 
-// Values returns the values of the request's context for what outlives the request.
+// Values returns the request's context without its end, for work that outlives the request.
 func (q *Request) Values() context.Context { return context.WithoutCancel(q.HTTP.Context()) }
 
 // MetaVersion returns the revision that a message names in its _meta, as raw JSON, or nil.
@@ -43,15 +43,15 @@ func MetaVersion(m *jsonrpc.Message) []byte {
 	return jsonrpc.Field(m.Params, "_meta", protocol.MetaProtocolVersion)
 }
 
-// IsHeader reports whether the headers alone say that a request without a body is of
-// a modern client.
+// IsHeader reports whether a request without a body is of a modern client, by its header.
 func IsHeader(r *http.Request) bool {
 	v := r.Header[protocol.HeaderVersion]
 	return len(v) > 0 && v[0] == protocol.V20260728
 }
 
-// Read checks what a request says of its client, and the headers that repeat what its body
-// says (2026-07-28, Overview, "_meta"; Streamable HTTP, "Server Validation").
+// Read sets Version, Client, Capabilities, Name and Returns from a request, and checks its
+// _meta and the headers that repeat its body (2026-07-28, Overview, "_meta"; Streamable
+// HTTP, "Server Validation"). A status other than 0 refuses the request.
 func (q *Request) Read(header http.Header, m *jsonrpc.Message) (status int, _ *jsonrpc.Error) {
 	var meta, about, raw, info, state []byte
 	field := protocol.NameField(m.Method)
@@ -115,18 +115,18 @@ func (q *Request) Read(header http.Header, m *jsonrpc.Message) (status int, _ *j
 	return 0, nil
 }
 
-// mirrors checks the headers that repeat the method of a request and what it is about.
+// mirrors checks the headers that repeat the method and the name of a request.
 func mirrors(header http.Header, method, name string) *jsonrpc.Error {
 	if err := mirror(header, protocol.HeaderMethod, method, verbatim); err != nil {
 		return err
 	}
 	if name == "" && (!protocol.HasName(method) || header[protocol.HeaderName] == nil) {
-		return nil // if there is to be one, the server says what is missing
+		return nil // if a name is required, the server refuses the request
 	}
 	return mirror(header, protocol.HeaderName, name, protocol.DecodeHeader)
 }
 
-// mirror checks a header that repeats a value. read returns what the header says.
+// mirror checks a header that repeats a value. read decodes the header.
 func mirror(header http.Header, name, value string, read func(string) (string, bool)) *jsonrpc.Error {
 	got := header[name]
 	if len(got) != 1 {
@@ -138,15 +138,15 @@ func mirror(header http.Header, name, value string, read func(string) (string, b
 	return nil
 }
 
-// verbatim reads a header that is never coded.
+// verbatim decodes a header that is never encoded.
 func verbatim(value string) (string, bool) { return value, true }
 
-// noMethod is the error of a request of a method that older revisions have and this one has not.
+// noMethod returns the error for a method that this revision has removed.
 func noMethod(version, method string) *jsonrpc.Error {
 	return jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "protocol revision %s has no method %s", version, method)
 }
 
-// Removed reports whether older revisions have a method and 2026-07-28 has not.
+// Removed reports whether revision 2026-07-28 has removed a method of older ones.
 func Removed(method string) bool {
 	switch method {
 	case protocol.MethodInitialize, protocol.MethodPing, protocol.MethodSetLevel, protocol.MethodSubscribe, protocol.MethodUnsubscribe:
@@ -170,15 +170,15 @@ func Offer(response []byte, extension string) []byte {
 	return response
 }
 
-// Missing refuses a request of a client that does not declare an extension.
+// Missing returns the error for a request of a client that does not declare an extension.
 func Missing(extension string) *jsonrpc.Error {
 	e := jsonrpc.Errorf(protocol.CodeMissingCapability, "missing required client capability: the extension %s", extension)
 	e.Data = []byte(`{"requiredCapabilities":{"extensions":{"` + extension + `":{}}}}`)
 	return e
 }
 
-// SumOf returns what makes two requests the same, whatever their ids and their _meta: the
-// method and its params. A retry with the client's input is the same request.
+// SumOf returns a hash of a request's method and params, which is the same for a request
+// that is made again: without its id, its _meta and the client's input.
 func SumOf(m *jsonrpc.Message) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%q", m.Method)
@@ -198,8 +198,7 @@ func SumOf(m *jsonrpc.Message) string {
 	return string(h.Sum(nil))
 }
 
-// unsupported is the error for a revision that is not served, of a client that knows
-// server/discover.
+// unsupported returns the error for q.Version, a revision that is not served.
 func (q *Request) unsupported() *jsonrpc.Error {
 	supported := []string{protocol.V20260728}
 	if !q.Alone {
@@ -208,7 +207,7 @@ func (q *Request) unsupported() *jsonrpc.Error {
 	return Unsupported(q.Version, supported)
 }
 
-// Unsupported is the error for a revision that is not served where others are.
+// Unsupported returns the error for a revision that is not served, with the supported ones.
 func Unsupported(version string, supported []string) *jsonrpc.Error {
 	e := jsonrpc.Errorf(protocol.CodeUnsupportedVersion, "unsupported protocol version %.40q", version)
 	e.Data, _ = json.Marshal(map[string]any{"supported": supported, "requested": fmt.Sprintf("%.40s", version)})

@@ -18,10 +18,10 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows answers requests of revision 2026-07-28: with JSON if nothing comes before the response and that comes soon, else
-// with a stream of events. The stream has no event ids, because it cannot be resumed.
+// This file answers requests of revision 2026-07-28: with JSON if the response comes soon and is the first message, else with a
+// stream of events. Only streams of clients that resume calls (resume.go) have event ids.
 
-// Serve serves a modern request. An error says that nothing was answered, and that it may be placed elsewhere.
+// Serve serves a modern request. After an error nothing was answered, and the request may be placed elsewhere.
 //
 //go:noinline
 func (fr *Front) Serve(w http.ResponseWriter, of *exchange.Exchange) (err error) {
@@ -30,9 +30,9 @@ func (fr *Front) Serve(w http.ResponseWriter, of *exchange.Exchange) (err error)
 			return fr.answerOwn(w, of, result, err)
 		}
 	}
-	y := struct { // a reply keeps it
+	y := struct { // on the heap, for a reply
 		exchange.Exchange
-		msgs [1]jsonrpc.Message // which get other ids; if it is placed elsewhere they keep theirs
+		msgs [1]jsonrpc.Message // a copy, which gets an id of the carrier; a request that is placed elsewhere keeps its own
 	}{*of, [1]jsonrpc.Message(of.Msgs)}
 	x, m := &y.Exchange, &y.msgs[0]
 	x.Msgs = y.msgs[:]
@@ -51,7 +51,7 @@ func (fr *Front) Serve(w http.ResponseWriter, of *exchange.Exchange) (err error)
 		return err
 	}
 	if x.IsListen() {
-		x.Once.Key = "" // which nobody could come back to
+		x.Once.Key = "" // a client can't come back to a listen
 	}
 	if fr.Life.TakesNothing() && (x.Once.Key == "" || !fr.Sessions.BegunOnce(x.Client(fr.Sessions), x.Once.Key)) {
 		return fr.Life.NotHere()
@@ -62,7 +62,7 @@ func (fr *Front) Serve(w http.ResponseWriter, of *exchange.Exchange) (err error)
 			return err
 		}
 	}
-	defer func() { x.Once.Pass.Release() }() // what the call has not taken
+	defer func() { x.Once.Pass.Release() }() // if the call has not taken it
 	if err = fr.findCarrier(x); err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func (fr *Front) Serve(w http.ResponseWriter, of *exchange.Exchange) (err error)
 	return fr.call(w, x, of.Msgs)
 }
 
-// answerOwn answers a request that a feature has served. An error says that nothing was answered.
+// answerOwn answers a request that a feature has served with a result or err. After an error nothing was answered.
 func (fr *Front) answerOwn(w http.ResponseWriter, x *exchange.Exchange, result []byte, err error) error {
 	var known *jsonrpc.Error
 	switch {
@@ -88,7 +88,7 @@ func (fr *Front) answerOwn(w http.ResponseWriter, x *exchange.Exchange, result [
 	return nil
 }
 
-// again serves requests in the place of an exchange, as ours; nil: there is no other node that they may be served on.
+// again returns a function that serves this node's own requests in the place of x; nil: x is one already, or comes from another node.
 func (fr *Front) again(x *exchange.Exchange) modern.Again {
 	if x.From != nil || x.Modern.Follows {
 		return nil
@@ -103,7 +103,7 @@ func (fr *Front) again(x *exchange.Exchange) modern.Again {
 	}
 }
 
-// hearing is called with each message of a stream, whose sink it is.
+// hearing is the sink of a stream, and is called with each message.
 type hearing func(message []byte)
 
 // Open implements [placement.Sink].
@@ -113,7 +113,7 @@ func (hearing) Open(http.Header) {}
 func (hear hearing) Append(text, _, data []byte) []byte {
 	if len(data) > 0 {
 		hear(data)
-		text = append(text, '\n') // something was said: the stream has begun
+		text = append(text, '\n') // tells the writer that the stream has begun
 	}
 	return text
 }
@@ -121,14 +121,14 @@ func (hear hearing) Append(text, _, data []byte) []byte {
 // Write implements [placement.Sink].
 func (hearing) Write([]byte) error { return nil }
 
-// call begins the call of a modern request in its carrier, and answers it. came is the request as it came.
+// call begins the call of a modern request in its carrier, and answers it. came is the client's request, which it clears.
 func (fr *Front) call(w http.ResponseWriter, x *exchange.Exchange, came []jsonrpc.Message) error {
 	s := x.Session
 	if !fr.checkParams(w, x) {
 		return nil
 	}
 	if x.Once.Key == "" && !x.Modern.Resumes && x.HTTP.Context().Err() != nil {
-		return nil // its client has left, which cancels it, before it has begun
+		return nil // the client has left before the call began, which cancels it
 	}
 	id := s.NextID()
 	x.Msgs[0].Raw = x.Msgs[0].WithID(id)
@@ -161,14 +161,14 @@ func (fr *Front) call(w http.ResponseWriter, x *exchange.Exchange, came []jsonrp
 	}
 	p.began = began
 	x.Modern.Sum = modern.SumOf(&x.Msgs[0])
-	if !fr.Sessions.Shared() && p.early == nil { // else a note may need them yet, or a feature
-		clear(x.Msgs) // the call may last for long, and must not hold the body
+	if !fr.Sessions.Shared() && p.early == nil { // else a note or a feature may still need them
+		clear(x.Msgs) // a long call must not hold the body
 	}
 	clear(came)
 	return p.answer(x.HTTP.Context(), b.Number, 0)
 }
 
-// checkParams checks the headers that repeat arguments: those of a POST. If it is false the request was answered.
+// checkParams checks the headers of a POST that repeat arguments. If it returns false, the request was answered.
 func (fr *Front) checkParams(w http.ResponseWriter, x *exchange.Exchange) bool {
 	if x.Muxed || x.From != nil && x.From.Stays {
 		return true
@@ -180,21 +180,21 @@ func (fr *Front) checkParams(w http.ResponseWriter, x *exchange.Exchange) bool {
 	return err == nil
 }
 
-// waitLight waits for a call to be answered while it is light, and reports whether the
-// client was answered, or has left. If not, the call has a stream.
+// waitLight waits for the answer of a light call, and reports whether the client was
+// answered or has left. If not, the call has a stream now.
 func (fr *Front) waitLight(w http.ResponseWriter, x *exchange.Exchange, call *session.Call) (done bool) {
 	ctx, wait, over := x.HTTP.Context(), fr.Sessions.Waiter(fr.patience(x)), false
-	defer func() { wait.Stop(over) }() // else it may be told yet
+	defer func() { wait.Stop(over) }() // if not over, the call may still signal wait.Ready
 	defer call.Answered()
 	call.Notify(wait.Ready)
-	<-wait.Ready // of what has happened before
+	<-wait.Ready // Notify has signalled it
 	for {
 		answers, ended, number := call.Answers()
 		switch {
 		case ended:
 			over = true
 			if ctx.Err() != nil && x.Method() == protocol.MethodCallTool {
-				call.ConnectionLost() // nobody hears it
+				call.ConnectionLost() // the client can't receive the answer
 				return true
 			}
 			fr.answer(w, x, call, answers)
@@ -213,7 +213,7 @@ func (fr *Front) waitLight(w http.ResponseWriter, x *exchange.Exchange, call *se
 	}
 }
 
-// answer answers a modern request whose call has ended while it was light.
+// answer answers a modern request with the answers of its light call, which has ended.
 func (fr *Front) answer(w http.ResponseWriter, x *exchange.Exchange, call *session.Call, answers [][]byte) {
 	if err := call.Refusal(); err != nil {
 		fr.Fail(w, x, err)
@@ -226,7 +226,7 @@ func (fr *Front) answer(w http.ResponseWriter, x *exchange.Exchange, call *sessi
 	fr.write(w, x, fr.own(x, answers[0]))
 }
 
-// patience is how long a call stays light: until its client has to hear something.
+// patience returns how long a call stays light: until the answer must begin, as a stream or by a feature.
 func (fr *Front) patience(x *exchange.Exchange) time.Duration {
 	after := fr.opensAfter()
 	if f, early := fr.Features.First(x.Modern); f != nil && (after <= 0 || after > early) {
@@ -236,26 +236,26 @@ func (fr *Front) patience(x *exchange.Exchange) time.Duration {
 }
 
 // write answers a modern request with one message: as JSON, or as the only event of a
-// stream. An error that has a status of its own is JSON.
+// stream. An error with a status of its own is always JSON.
 func (fr *Front) write(w http.ResponseWriter, x *exchange.Exchange, message []byte) {
 	status := statusOf(x, message)
 	switch {
 	case status != http.StatusOK:
 		fr.Answers.RejectAs(w, status, message)
 	case fr.Streams && x.Form == answering.AnyForm:
-		_ = fr.Answers.Answer(w, answering.OnlyEvents, [][]byte{message}, false) // who has gone does not hear it
+		_ = fr.Answers.Answer(w, answering.OnlyEvents, [][]byte{message}, false) // the client may have left
 	default:
 		_ = fr.Answers.Answer(w, x.Form, [][]byte{message}, false)
 	}
 }
 
-// reject answers a modern request with an error. Unlike older revisions this one knows no id that is null.
+// reject answers a modern request with an error. Unlike older revisions, this one has no id null.
 func (fr *Front) reject(w http.ResponseWriter, x *exchange.Exchange, status int, e *jsonrpc.Error) {
 	fr.Answers.TellRefused(w, status, e)
 	fr.Answers.RejectAs(w, status, answering.Error(x.Modern.ID, e))
 }
 
-// Fail answers a modern request with what an error means.
+// Fail answers a modern request with the status and the error response that explain err.
 func (fr *Front) Fail(w http.ResponseWriter, x *exchange.Exchange, err error) {
 	var refused *protocol.Unauthorized
 	if errors.As(err, &refused) && len(refused.Challenge) > 0 {
@@ -277,7 +277,8 @@ func (fr *Front) Fail(w http.ResponseWriter, x *exchange.Exchange, err error) {
 	fr.Answers.RejectAs(w, status, answering.Error(x.Modern.ID, e))
 }
 
-// own returns a response with the client's id in the place of ours. A listen's response names the id in its _meta too.
+// own returns a response for the client: with its id in the place of the carrier's, and with the additions of features. A listen's response
+// names the id in its _meta too.
 func (fr *Front) own(x *exchange.Exchange, response []byte) []byte {
 	id := x.Modern.ID
 	switch x.Method() {
@@ -290,7 +291,7 @@ func (fr *Front) own(x *exchange.Exchange, response []byte) []byte {
 	default:
 		response = fr.Features.Own(x.Modern, response)
 	}
-	// As a rule the response begins as ours do, and has the id there.
+	// As a rule the response begins with openingID and the id.
 	if rest, ok := bytes.CutPrefix(response, []byte(openingID)); ok {
 		if n := bytes.IndexByte(rest, ','); n > 0 && rest[0] >= '0' && rest[0] <= '9' {
 			own := make([]byte, 0, len(response)+len(id))
@@ -301,25 +302,25 @@ func (fr *Front) own(x *exchange.Exchange, response []byte) []byte {
 	return response
 }
 
-// openingID is how our responses begin, and most of others.
+// openingID is the beginning of Holdfast's responses, and of most servers'.
 const openingID = `{"jsonrpc":"2.0","id":`
 
-// subscribed has a message of a listen name the subscription by the client's id, in its params or its result. Each
-// notification of a listen does so (2026-07-28, Subscriptions), whatever its server has forgotten.
+// subscribed sets the subscription id in a message of a listen to the client's id, in its params or its result
+// (of). Each notification of a listen must have it (2026-07-28, Subscriptions), even if its server has left it out.
 func subscribed(x *exchange.Exchange, message []byte, of string) []byte {
 	message, _ = jsonrpc.Set(message, x.Modern.ID, of, "_meta", protocol.MetaSubscriptionID)
 	return message
 }
 
-// What follows is for modern clients whose connection ends before their request is answered. By the specification that cancels the
-// request (2026-07-28, Cancellation). But the end of a connection is all that a server sees of a network that has cut it, too. See
+// The following is for modern clients that lose their connection before their request is answered. By the specification that
+// cancels the request (2026-07-28, Cancellation). But a server can't tell a client's closing from a cut of the network. See
 // docs/decisions/0053-calls-that-come-again.md.
 
-// ErrWithdrawn says that a client has cancelled its request by a message: nothing was cut.
+// ErrWithdrawn says that a client has cancelled its request by a message, and not by a lost connection.
 var ErrWithdrawn = errors.New("the client cancelled the request")
 
-// cut is called when the client of a call has left. A call of a tool goes on for a time in which its client may make it again, and get what it
-// says. All others are cancelled at once, and so is one that the client has cancelled by a message.
+// cut is called when the client of a call has left. A tool call goes on for CutGrace, in which the client may make it again and get its
+// messages. Other calls are cancelled at once, and so is one that the client has cancelled by a message.
 func (fr *Front) cut(x *exchange.Exchange, call *session.Call) {
 	if fr.Stateless || fr.CutGrace <= 0 || x.Method() != protocol.MethodCallTool || errors.Is(context.Cause(x.HTTP.Context()), ErrWithdrawn) {
 		call.Withdraw("the client closed the connection")
@@ -329,13 +330,13 @@ func (fr *Front) cut(x *exchange.Exchange, call *session.Call) {
 	call.AwaitReturn(fr.CutGrace, "the client closed the connection, and did not come back in time")
 }
 
-// streamsAfter is how long a modern request waits for something to be said before its answer begins to be a stream of events. What is cut
-// before that fails at once at its client, which may ask again. After that many hosts wait for the rest until their own limit. Proxies
-// end a silent request after 60 s, as a rule.
+// streamsAfter is how long a modern request waits for its first message before its answer begins as a stream of events. If the connection
+// is cut before that, the request fails at once at its client, which may make it again; after it, many hosts wait for the rest until
+// their own limit. Proxies end a silent request after 60 s, as a rule.
 const streamsAfter = 45 * time.Second
 
-// opensAfter is how long an answer is silent before it begins to be a stream, to be kept alive. Less than the usual KeepAlive is set where
-// something on the way ends what is silent for longer. 0 or less: it never does.
+// opensAfter returns how long an answer may be silent before it begins as a stream, to be kept alive; 0 or less: for ever. A KeepAlive
+// below the default holds here too: it is set where a proxy ends connections that are silent for longer.
 func (fr *Front) opensAfter() time.Duration {
 	if every := fr.Responses.KeepAlive; every < defaults.KeepAlive {
 		return every

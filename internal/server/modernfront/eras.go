@@ -13,25 +13,25 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// Eras says which clients are served in which era, by the words of holdfast.Era; "" stands for ErasBoth. See docs/decisions/0032-eras-by-name.md.
+// Eras are the eras in which clients are served, by the words of holdfast.Era; "" stands for ErasBoth. See docs/decisions/0032-eras-by-name.md.
 type Eras string
 
 // The choices.
 const (
 	// ErasBoth serves each client in the era in which it asks.
 	ErasBoth Eras = "both"
-	// ErasAuto does so too, with one exception: a server/discover is refused if its client's calls
+	// ErasAuto is ErasBoth with one exception: it refuses server/discover to a client with calls that
 	// survive a cut in the legacy era only. A client that knows both eras goes on with initialize.
 	ErasAuto Eras = "auto"
 	// ErasLegacy refuses all modern requests.
 	ErasLegacy Eras = "legacy"
-	// ErasModern refuses all others.
+	// ErasModern refuses all legacy requests.
 	ErasModern Eras = "modern"
 )
 
-// refuses returns the error for a modern request that is not served in its era, or nil. x.modern need not be read yet.
+// refuses returns the error for a modern request that Eras refuses, or nil. x.Modern need not be read yet.
 func (fr *Front) refuses(x *exchange.Exchange) *jsonrpc.Error {
-	if x.From != nil { // the node that sends it has decided
+	if x.From != nil { // the node that forwarded it has decided
 		return nil
 	}
 	m := &x.Msgs[0]
@@ -52,7 +52,7 @@ func (fr *Front) refuses(x *exchange.Exchange) *jsonrpc.Error {
 // legacy one, by the capabilities that its request declares.
 func (fr *Front) survivesCuts(m *jsonrpc.Message) bool {
 	if fr.Stateless {
-		return true // in none
+		return true // they survive in no era
 	}
 	q := modern.Request{Method: protocol.MethodCallTool, Capabilities: jsonrpc.Field(m.Params, "_meta", protocol.MetaClientCapabilities)}
 	f, _ := fr.Features.First(&q)
@@ -67,15 +67,15 @@ func requestedBy(x *exchange.Exchange) string {
 	return protocol.V20260728
 }
 
-// unserved is the error for a revision whose era is not served to a client. next says what to do.
+// unserved returns the error for a revision of an era that is not served to a client. next tells the client what to do.
 func unserved(version string, served []string, next string) *jsonrpc.Error {
 	e := jsonrpc.Errorf(protocol.CodeUnsupportedVersion, "unsupported protocol version %.40q: %s", version, next)
 	e.Data, _ = json.Marshal(map[string]any{"supported": served, "requested": fmt.Sprintf("%.40s", version)})
 	return e
 }
 
-// discovered returns the response to server/discover with what the endpoint adds to it, and without the
-// revisions that it refuses.
+// discovered returns the response to server/discover with the extensions of the endpoint, and without
+// the revisions that it refuses.
 func (fr *Front) discovered(q *modern.Request, response []byte) []byte {
 	response = fr.Features.Own(q, response)
 	if fr.Offers {

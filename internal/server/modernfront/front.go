@@ -23,27 +23,27 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A Front serves requests of revision 2026-07-28, whatever connection they came on. Its methods may be called concurrently.
+// A Front serves requests of revision 2026-07-28, from POSTs and from muxes. Its methods may be called concurrently.
 type Front struct {
 	Sessions  *session.Manager
 	Answers   *answering.Writer
 	Responses *copying.Responses
 	Starter   *exchange.Starter
 	Life      *life.Life
-	Features  modern.Features // what is added to the revision
-	Eras      Eras            // which clients are served in which era
-	Offers    bool            // server/discover says what the endpoint adds
+	Features  modern.Features // added to the revision
+	Eras      Eras            // the eras in which clients are served
+	Offers    bool            // server/discover lists the extensions of the endpoint
 	Stateless bool
-	Streams   bool          // requests are answered with streams, also where JSON would do
+	Streams   bool          // requests are answered with streams, even where JSON would do
 	Shares    bool          // there are other nodes
-	CutGrace  time.Duration // how long a tool's call goes on whose client's connection was cut, to be attached to; 0 or less: not at all
+	CutGrace  time.Duration // how long a tool call goes on after a cut, for a repeated request to attach to it; 0 or less: not at all
 	Logger    *slog.Logger
-	// ServeOwn serves a request of ours, wherever it is to be served.
+	// ServeOwn serves a request of this node's own, on the node of its session.
 	ServeOwn func(to *placement.Answer, x *exchange.Exchange)
 }
 
-// IsModern reports whether a POST is of revision 2026-07-28 or later: its header or its _meta
-// says so, or nobody else has such a request.
+// IsModern reports whether a POST is of revision 2026-07-28 or later: by its header, by its
+// _meta, or as no older revision has its method.
 func IsModern(x *exchange.Exchange) bool {
 	if v := x.HTTP.Header[protocol.HeaderVersion]; len(v) > 0 && v[0] == protocol.V20260728 {
 		return true
@@ -55,7 +55,7 @@ func IsModern(x *exchange.Exchange) bool {
 	return m.Method == protocol.MethodDiscover || bytes.Contains(m.Params, []byte(protocol.MetaProtocolVersion)) && modern.MetaVersion(m) != nil
 }
 
-// Decode decodes a POST of revision 2026-07-28. If it is false the request was answered.
+// Decode decodes a POST of revision 2026-07-28. If it returns false, the request was answered.
 func (fr *Front) Decode(w http.ResponseWriter, x *exchange.Exchange) bool {
 	x.Purpose, x.Secret, x.Last = exchange.ForModern, "", ""
 	x.Modern = new(modern.Request)
@@ -75,7 +75,7 @@ func (fr *Front) Decode(w http.ResponseWriter, x *exchange.Exchange) bool {
 	}
 	m := &x.Msgs[0]
 	switch m.Kind {
-	case jsonrpc.Notification: // closing the stream of a request is what cancels it, as a rule
+	case jsonrpc.Notification: // as a rule a client cancels a request by closing its stream
 		if (resume.Cancels(m) || cancelsKeyed(m, x.HTTP.Header)) && !fr.Stateless {
 			return true
 		}
@@ -106,10 +106,10 @@ func (fr *Front) Decode(w http.ResponseWriter, x *exchange.Exchange) bool {
 	return true
 }
 
-// statusOf returns the HTTP status of a response that is an error of some codes (2026-07-28,
+// statusOf returns the HTTP status of a response: some error codes have their own (2026-07-28,
 // Streamable HTTP, "Protocol Version Header", "Server Validation"; Overview, "_meta").
 func statusOf(x *exchange.Exchange, response []byte) int {
-	if rest, ok := bytes.CutPrefix(response, []byte(openingID)); ok { // as a rule it is a result
+	if rest, ok := bytes.CutPrefix(response, []byte(openingID)); ok { // the usual case: a result
 		if rest, ok = bytes.CutPrefix(rest, x.Modern.ID); ok && bytes.HasPrefix(rest, []byte(`,"result":`)) {
 			return http.StatusOK
 		}
@@ -120,22 +120,22 @@ func statusOf(x *exchange.Exchange, response []byte) int {
 	case "-32020", "-32021", "-32022":
 		return http.StatusBadRequest
 	case "-32602":
-		if x.Modern.Returns { // what it has brought is not good, as with a requestState of ours
+		if x.Modern.Returns { // the input is not valid, as a bad requestState of Holdfast's is not
 			return http.StatusBadRequest
 		}
 	}
 	return http.StatusOK
 }
 
-// cancelsKeyed reports whether a message is a notifications/cancelled that comes with an idempotency key.
+// cancelsKeyed reports whether a message is a notifications/cancelled with an idempotency key.
 func cancelsKeyed(msg *jsonrpc.Message, header http.Header) bool {
 	return msg.Kind == jsonrpc.Notification && msg.Method == protocol.MethodCancelled &&
 		(header[protocol.HeaderIdempotencyKey] != nil || jsonrpc.Field(msg.Params, "_meta", protocol.MetaIdempotencyKey) != nil)
 }
 
-// findCarrier finds the carrier of a modern request, which is not to end before [session.Session.Release]. One of a tool of ours
-// that is about another call is a call of that one's carrier, so that its client can be asked what the backend asks. The error is
-// that of [session.Manager.Carrier], or a [*session.Redirect].
+// findCarrier finds the carrier of a modern request, and keeps it until [session.Session.Release]. A request to a tool of
+// Holdfast's about another call goes to that call's carrier, so that its client can be asked the backend's questions. The error
+// is that of [session.Manager.Carrier], or a [*session.Redirect].
 func (fr *Front) findCarrier(x *exchange.Exchange) (err error) {
 	if ref := fr.Sessions.Ref(x.Msgs[0].Method, x.Msgs[0].Params); ref != "" {
 		s, err := fr.Sessions.FindCarrier(ref, x.Modern.Version, x.Principal)
@@ -151,13 +151,13 @@ func (fr *Front) findCarrier(x *exchange.Exchange) (err error) {
 	client := fr.Sessions.ClientOf(x.HTTP, x.Principal, x.Credential())
 	var admit func() error
 	if fr.Sessions.Gate.Bounds() && (x.Once.Key == "" || !fr.Sessions.BegunOnce(&client, x.Once.Key)) {
-		admit = func() error { return fr.Starter.AdmitAlone(x) } // what is refused starts no server
+		admit = func() error { return fr.Starter.AdmitAlone(x) } // before a server is started for the request
 	}
 	x.Session, err = fr.Sessions.Carrier(x.HTTP, &client, x.Modern.Version, x.Modern.Client, admit)
 	return err
 }
 
-// moved is movedOn for a modern request. What belongs to a call that has begun goes on.
+// moved returns an error if a modern request at its server's old path begins a call. A request for a call that has begun is served.
 func (fr *Front) moved(x *exchange.Exchange) error {
 	err, m := exchange.Moved(x.HTTP.Context()), &x.Msgs[0]
 	switch {

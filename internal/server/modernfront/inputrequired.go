@@ -18,14 +18,14 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows is for backends that ask a modern client for something: the requests become
-// an InputRequiredResult, and the client's retry continues the call (2026-07-28, Multi
-// Round-Trip Requests). A server that speaks the revision itself does all this by itself.
+// This file is for backends that make requests to a modern client: the requests become an
+// InputRequiredResult, and the client's retry continues the call (2026-07-28, Multi
+// Round-Trip Requests). A server that speaks the revision itself does not need it.
 
-// askedGrace is how long more requests of the backend are waited for after the last one, to be asked together.
+// askedGrace is how long a reply with open requests of the backend waits for more of them, to pass them on together.
 const askedGrace = 20 * time.Millisecond
 
-// waits reports whether the call waits for its client, so that the request is to be answered with what it waits for.
+// waits reports whether the backend has waited for the client for askedGrace. Then the reply ends with the backend's requests.
 func (p *reply) waits(a *copying.Alarm) bool {
 	open := p.asked[:0:0]
 	for _, q := range p.asked {
@@ -47,7 +47,7 @@ func (p *reply) waits(a *copying.Alarm) bool {
 	return true
 }
 
-// inputRequired returns the result that asks the client for input, and has the call wait for that.
+// inputRequired returns the response that asks the client for input. The call ends if the client does not return in time.
 func (p *reply) inputRequired() []byte {
 	at := p.Reader.Cursor()
 	wait := p.front.Sessions.Resumes().InputWait()
@@ -66,26 +66,27 @@ func (p *reply) inputRequired() []byte {
 	return jsonrpc.AppendResult(nil, p.x.Modern.ID, result)
 }
 
-// A waitingState is what a requestState says: which call waits for its client, and how much of what it said the client was told.
+// A waitingState is the content of a requestState: the call that waits for its client, the last message (told) that was written
+// to the client, and when the state expires.
 type waitingState struct {
 	number, told uint64
 	until        time.Time
-	// free says that it is bound to the call only, and not to a request: it was made for a
-	// requests/resume, which does not say what the request was.
+	// free says that the state is bound to the call only, and not to a request: it was
+	// made for a requests/resume, which does not have the first request.
 	free bool
 }
 
 // statePrefix begins each requestState of Holdfast.
 const statePrefix = "holdfast."
 
-// sealInput is what the mark of a requestState is for.
+// sealInput is the purpose of a requestState's ticket.
 const sealInput = "holdfast request state"
 
-// freeState ends each requestState that is free.
+// freeState ends each free requestState.
 const freeState = ".free"
 
-// bound returns what a requestState is bound to beside the call, as a JSON string. sum is that of the request, "" if it is free:
-// no request has that. credential tells its client apart, see [exchange.Exchange.Apart].
+// bound returns the data that a requestState is bound to beside the call, as a JSON string. sum is the request's, or "" for a
+// free state: no request has that sum. credential tells anonymous clients apart ([exchange.Exchange.Apart]).
 func (s *waitingState) bound(sum string, credential caller.Credential) []byte {
 	parts := []string{hex.EncodeToString([]byte(sum)), strconv.FormatUint(s.told, 36), strconv.FormatInt(s.until.Unix(), 36)}
 	if of := credential.Bytes(); of != nil {
@@ -94,7 +95,7 @@ func (s *waitingState) bound(sum string, credential caller.Credential) []byte {
 	return []byte(`"` + strings.Join(parts, ".") + `"`)
 }
 
-// seal returns the requestState, for a request of a sum, "" if that is not known, and a credential.
+// seal returns the requestState for a request with a sum, "" if that is not known, and a credential.
 func (s *waitingState) seal(of *session.Session, sum string, credential caller.Credential) string {
 	text := statePrefix + strings.Join([]string{
 		of.Tickets().Make(sealInput, s.number, s.bound(sum, credential)),
@@ -106,7 +107,7 @@ func (s *waitingState) seal(of *session.Session, sum string, credential caller.C
 	return text
 }
 
-// parseState takes a requestState apart. The seal is still to be checked.
+// parseState parses a requestState. It does not check the seal.
 func parseState(text string) (s waitingState, seal string, ok bool) {
 	rest, free := strings.CutSuffix(strings.TrimPrefix(text, statePrefix), freeState)
 	parts := strings.Split(rest, ".")
@@ -119,23 +120,23 @@ func parseState(text string) (s waitingState, seal string, ok bool) {
 	return s, parts[0] + "." + parts[1], err1 == nil && err2 == nil
 }
 
-// isWaitingState reports whether a request's requestState is of Holdfast. Others are the backend's own.
+// isWaitingState reports whether a request's requestState is Holdfast's, and not the backend's own.
 func isWaitingState(m *jsonrpc.Message) bool {
 	return strings.HasPrefix(jsonrpc.String(jsonrpc.Field(m.Params, "requestState")), statePrefix)
 }
 
-// errBadState refuses a requestState that is not good for a request.
+// errBadState refuses a requestState that is not valid for its request.
 var errBadState = jsonrpc.Errorf(jsonrpc.CodeInvalidParams,
 	"requestState is not valid: it is of another request or client (who sends another Authorization is one), has expired, or was used before; make the request again without it")
 
-// goOn serves a retry that brings what a call has waited for.
+// goOn serves a retry that brings the input that a call waits for.
 func (fr *Front) goOn(w http.ResponseWriter, x *exchange.Exchange) error {
 	m := &x.Msgs[0]
 	at, seal, ok := parseState(jsonrpc.String(jsonrpc.Field(m.Params, "requestState")))
 	if !ok {
 		return errBadState
 	}
-	sum := "" // and what is asked next is free too
+	sum := "" // the next requestState is free too
 	if !at.free {
 		sum = modern.SumOf(m)
 	}
@@ -152,7 +153,7 @@ func (fr *Front) goOn(w http.ResponseWriter, x *exchange.Exchange) error {
 	}
 	call := s.CallAt(number)
 	open, err := s.OpenRequests(x.HTTP.Context(), number, at.told)
-	if len(open) == 0 && call == nil { // its node is lost, or the backend has not waited for them
+	if len(open) == 0 && call == nil { // its node is lost, or the backend has not waited for the responses
 		if end := s.Watched.EndOf(x.HTTP.Context(), number, at.told); end != nil {
 			fr.write(w, x, fr.own(x, end))
 			return nil
@@ -168,7 +169,7 @@ func (fr *Front) goOn(w http.ResponseWriter, x *exchange.Exchange) error {
 	if p.Call != nil {
 		p.Call.Returned()
 	}
-	// What is missing is asked for again.
+	// Requests without a response are asked again.
 	p.asked, err = modern.Respond(x.Values(), s, m, open)
 	if err != nil {
 		return err

@@ -24,19 +24,19 @@ type reply struct {
 	x     *exchange.Exchange
 	began time.Time
 
-	early   modern.Feature // which may answer before the call has ended; nil: none
-	after   time.Duration  // how old the call is then
-	resumes bool           // its client can come back for the call, and gets event ids
-	listen  modern.Listen  // what a feature tells; nil: nothing
-	acked   bool           // the client knows of what it hears, where a feature tells something
-	goesOn  bool           // the call goes on when its client leaves
+	early   modern.Feature // the feature that may answer before the call has ended; nil: none
+	after   time.Duration  // the age of the call at which early answers
+	resumes bool           // the client can come back for the call, and gets event ids
+	listen  modern.Listen  // a feature's notifications for a listen; nil: none
+	acked   bool           // with listen set: the acknowledgement was written
+	goesOn  bool           // the call goes on when the client leaves
 	opened  bool           // the stream of events has begun
-	final   []byte         // the response, as the client gets it; nil until it has come
-	asked   []modern.Input // what the backend has asked, and the client has not answered
-	ends    func() []byte  // makes the response that ends the reply before its call, once that is due; nil: it goes on
+	final   []byte         // the response for the client; nil until it has come
+	asked   []modern.Input // requests of the backend that the client has not answered
+	ends    func() []byte  // returns the response that ends the reply before its call, or nil to go on; set when that is due
 }
 
-// Why a reply ends before its call.
+// errReplied ends a reply before its call.
 var errReplied = errors.New("the request was answered, and its call goes on")
 
 // newReply prepares the reply to a modern request.
@@ -51,7 +51,7 @@ func (fr *Front) newReply(w http.ResponseWriter, x *exchange.Exchange, s *sessio
 // json answers with one message.
 func (p *reply) json(message []byte) { p.front.write(p.W, p.x, message) }
 
-// answer copies a stream from a place in it to the client, until the response. An error says that nothing was answered.
+// answer copies a stream to the client, from the sequence seq to the response. After an error nothing was answered.
 func (p *reply) answer(ctx context.Context, number, seq uint64) error {
 	if p.Reader == nil {
 		if err := p.Copier.Read(ctx, stream.Cursor{Stream: stream.ID{Number: number}, Seq: seq}, p.resumes); err != nil {
@@ -76,14 +76,14 @@ func (p *reply) answer(ctx context.Context, number, seq uint64) error {
 	}
 	p.left(err)
 	if errors.Is(err, session.ErrMoved) || errors.Is(err, stream.ErrTrimmed) {
-		// The client cannot come back for it.
+		// The client cannot come back for the response.
 		err = p.end(answering.Error(p.x.Modern.ID, jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "%v: %v", placement.ErrUnknown, err)))
 	}
 	p.Close(err)
 	return nil
 }
 
-// left cancels the call if its client has left before it was answered, unless the client can come back for it.
+// left cancels the call if the client has left before it was answered, unless the client can come back for it.
 func (p *reply) left(err error) {
 	if err == nil || p.IsRead() || errors.Is(err, copying.ErrSuperseded) || errors.Is(err, session.ErrMoved) || p.goesOn {
 		return
@@ -128,7 +128,7 @@ func (p *reply) Append(text, eventID, data []byte) []byte {
 	return p.Event(text, eventID, data)
 }
 
-// withdrawn takes in that the backend does not wait for a response any more, and reports whether a notification says so.
+// withdrawn reports whether a notification cancels a request of the backend, which it then removes from p.asked.
 func (p *reply) withdrawn(method string, data []byte) bool {
 	if method != protocol.MethodCancelled {
 		return false
@@ -145,10 +145,10 @@ func (p *reply) withdrawn(method string, data []byte) bool {
 
 // Write implements [Sink].
 func (p *reply) Write(text []byte, last bool) error {
-	if last && p.final == nil && p.resumes { // it was cancelled, maybe from elsewhere
+	if last && p.final == nil && p.resumes { // the call was cancelled, maybe on another connection
 		p.final = answering.Error(p.x.Modern.ID, answering.ErrCancelled)
 	}
-	if p.x.Form == answering.OnlyJSON { // it takes the response alone
+	if p.x.Form == answering.OnlyJSON { // the client takes the response alone
 		text = text[:0]
 	}
 	switch {
@@ -173,7 +173,7 @@ func (p *reply) Write(text []byte, last bool) error {
 	return nil
 }
 
-// say writes events.
+// say writes events, and opens the stream before the first.
 func (p *reply) say(text []byte, last bool) error {
 	if p.opened {
 		return p.Flush(text, last)
@@ -193,7 +193,7 @@ func (p *reply) Idle(_ context.Context, now time.Time) (time.Time, error) {
 	a := copying.Alarm{Now: now}
 	switch {
 	case p.isDenied():
-		return a.Next, copying.ErrComeBack // and its client makes the request again, or comes back for its call
+		return a.Next, copying.ErrComeBack // the client makes the request again, or comes back for its call
 	case p.waits(&a) || p.isEarly(&a):
 		return a.Next, errReplied
 	case p.x.IsListen() && p.drained(&a):
@@ -201,7 +201,7 @@ func (p *reply) Idle(_ context.Context, now time.Time) (time.Time, error) {
 			p.ends = func() []byte { return p.endListen("the server is shutting down") }
 			return a.Next, errReplied
 		}
-		return a.Next, copying.ErrComeBack // at another node: an end would say that there is none
+		return a.Next, copying.ErrComeBack // to another node: an ordinary end would mean that there is none
 	}
 	if p.listen != nil {
 		ended, err := p.tellNews()
@@ -217,7 +217,7 @@ func (p *reply) Idle(_ context.Context, now time.Time) (time.Time, error) {
 		return a.Next, nil
 	}
 	if after := p.front.opensAfter(); !p.opened && (after > 0 || p.resumes) {
-		if !p.resumes && !a.Due(p.began.Add(after)) { // who resumes is to know at once that it goes on
+		if !p.resumes && !a.Due(p.began.Add(after)) { // a client that resumes gets its token at once
 			return a.Next, nil
 		}
 		if err := p.say(nil, false); err != nil {
@@ -227,7 +227,7 @@ func (p *reply) Idle(_ context.Context, now time.Time) (time.Time, error) {
 	return a.Next, p.KeepAlive(&a)
 }
 
-// isEarly reports whether a feature is to answer the request now, before its call has ended.
+// isEarly reports whether it is time for a feature to answer the request before its call has ended.
 func (p *reply) isEarly(a *copying.Alarm) bool {
 	if p.early == nil || !a.Due(p.began.Add(p.after)) {
 		return false
@@ -236,11 +236,11 @@ func (p *reply) isEarly(a *copying.Alarm) bool {
 	return true
 }
 
-// answerEarly has a feature make the response, and the call go on; nil: the feature can't.
+// answerEarly returns a feature's response, after which the call goes on; nil: the feature has none.
 func (p *reply) answerEarly() []byte {
 	f := p.early
 	p.early = nil
-	if p.x.HTTP.Context().Err() != nil { // nobody would learn of it, and the call is cancelled
+	if p.x.HTTP.Context().Err() != nil { // the client would not get it, and the call is cancelled
 		return nil
 	}
 	result := f.Answer(p.x.Modern, &p.x.Msgs[0], p.Session, p.Reader.Cursor().Stream.Number)
@@ -251,7 +251,7 @@ func (p *reply) answerEarly() []byte {
 	return jsonrpc.AppendResult(nil, p.x.Modern.ID, result)
 }
 
-// tellNews tells the client what a feature has for its listen. ended says why the listen ends; "": there may be more.
+// tellNews writes a feature's notifications for a listen. ended says why the listen ends; "": more may come.
 func (p *reply) tellNews() (ended string, err error) {
 	var text []byte
 	if p.listen.Alone() && !p.acked {
@@ -272,7 +272,7 @@ func (p *reply) tellNews() (ended string, err error) {
 	return ended, err
 }
 
-// endListen ends a listen, for a reason.
+// endListen cancels the call of a listen with a reason, and returns the listen's response.
 func (p *reply) endListen(why string) []byte {
 	if c := p.Session.CallAt(p.Reader.Cursor().Stream.Number); c != nil {
 		c.Withdraw(why)
@@ -280,7 +280,7 @@ func (p *reply) endListen(why string) []byte {
 	return modern.ListenEnded(p.x.Modern.ID)
 }
 
-// listen serves a listen on which a feature tells something.
+// listen serves a listen that a feature has notifications for.
 func (fr *Front) listen(w http.ResponseWriter, x *exchange.Exchange, l modern.Listen) error {
 	id := x.Session.NextID()
 	x.Msgs[0].Raw = x.Msgs[0].WithID(id)
@@ -301,7 +301,7 @@ func (fr *Front) listen(w http.ResponseWriter, x *exchange.Exchange, l modern.Li
 	return p.answer(x.HTTP.Context(), b.Call.Number(), 0)
 }
 
-// drained reports whether a listen is to end because the node is drained.
+// drained reports whether it is time to end a listen, as the node is drained.
 func (p *reply) drained(a *copying.Alarm) bool {
 	if p.Leaving.IsZero() {
 		p.Leaving, p.Drain = p.front.Life.Departure(a.Now)
@@ -309,7 +309,7 @@ func (p *reply) drained(a *copying.Alarm) bool {
 	return a.Due(p.Leaving)
 }
 
-// isDenied reports whether the client may not go on reading. A call that it cannot come back for goes on to its end.
+// isDenied reports whether the client may not read on. It may read a call that it cannot come back for to its end.
 func (p *reply) isDenied() bool {
 	return p.Rights != nil && copying.Denial(p.Rights) != nil && (p.x.IsListen() || p.resumes && p.opened)
 }

@@ -17,11 +17,11 @@ import (
 	"holdfast/stream"
 )
 
-// What follows is SEP-975 for modern clients, as an extension of Holdfast's that they declare (docs/eras.md). The answer to a
+// This file is SEP-975 for modern clients, as an extension of Holdfast's that they declare (docs/eras.md). The answer to a
 // call of such a client begins with its policy, which has a token. From then on the end of the connection does not cancel the
-// call: requests/resume goes on with it, on any node.
+// call: requests/resume continues it, on any node.
 
-// sealResume is what the mark of a modern resume token is for.
+// sealResume is the purpose of a modern resume token's ticket.
 const sealResume = "holdfast modern resume token"
 
 // resumes reports whether the client of a modern request has declared the extension, and can come back for the call.
@@ -29,7 +29,7 @@ func (fr *Front) resumes(x *exchange.Exchange) bool {
 	return !fr.Stateless && x.Modern.Declares("extensions", protocol.ExtensionResume) && !x.IsListen()
 }
 
-// policy returns the event with which the answer to a client begins that resumes calls.
+// policy returns the first event of an answer to a client that resumes calls.
 func (p *reply) policy() []byte {
 	token := p.Session.Tickets().Make(sealResume, p.Reader.Cursor().Stream.Number, p.x.Modern.ID)
 	wait := max(p.front.Sessions.Resumes().InputWait().Truncate(time.Second), time.Second)
@@ -43,7 +43,7 @@ func (fr *Front) resume(w http.ResponseWriter, x *exchange.Exchange) error {
 		return modern.Missing(protocol.ExtensionResume)
 	}
 	s, number, err := fr.find(x, jsonrpc.Field(m.Params, "resumeToken"), m.ID)
-	if errors.Is(err, resume.ErrBadToken) { // that there is no such request is an answer like others
+	if errors.Is(err, resume.ErrBadToken) { // answered with status 200, as a request that is served
 		_, e := fr.Answers.Explain(err)
 		fr.reject(w, x, http.StatusOK, e)
 		return nil
@@ -58,11 +58,11 @@ func (fr *Front) resume(w http.ResponseWriter, x *exchange.Exchange) error {
 	}
 	p := fr.newReply(w, x, s, s.CallAt(number))
 	p.Door = observe.DoorResume
-	p.early = nil // what a feature has made of it is not known here
+	p.early = nil // a feature may have answered the call's first request
 	if p.Call != nil {
 		p.Call.Returned()
 	}
-	open, err := s.OpenRequests(x.HTTP.Context(), number, at.Seq) // what its client was to be asked
+	open, err := s.OpenRequests(x.HTTP.Context(), number, at.Seq) // the backend's requests after the client's last event
 	for i := range open {
 		p.asked = append(p.asked, modern.Input{ID: open[i].ID, Message: open[i].Raw})
 	}
@@ -99,7 +99,7 @@ func (fr *Front) cancel(w http.ResponseWriter, x *exchange.Exchange) error {
 	return nil
 }
 
-// begins has the call of a reply run, once its client knows how to come back for it.
+// begins delivers the call of a reply, once the client was sent the token to come back for it.
 func (p *reply) begins(ctx context.Context, b *exchange.Begun, msgs []jsonrpc.Message) error {
 	if err := p.Copier.Read(ctx, stream.Cursor{Stream: stream.ID{Number: b.Number}}, true); err != nil {
 		if b.Call != nil {
@@ -111,14 +111,14 @@ func (p *reply) begins(ctx context.Context, b *exchange.Begun, msgs []jsonrpc.Me
 	if err == nil {
 		err = ctx.Err()
 	}
-	if err != nil && b.Call != nil && p.x.Once.Key == "" { // else it comes back by its key
+	if err != nil && b.Call != nil && p.x.Once.Key == "" { // with a key the client can come back
 		b.Call.Abort(msgs, jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered: its client has left"))
 	}
 	b.Deliver(p.x.Values(), msgs, p.x.HTTP.Header)
 	return nil
 }
 
-// find returns the call that a token and the id of its request name.
+// find returns the session and the stream number of the call that a token and the id of its request name.
 func (fr *Front) find(x *exchange.Exchange, token, id []byte) (*session.Session, uint64, error) {
 	s, number, err := fr.Sessions.FindSeal(sealResume, jsonrpc.String(token), id, x.Principal)
 	if errors.Is(err, session.ErrNotFound) {

@@ -20,8 +20,8 @@ import (
 	"holdfast/stream"
 )
 
-// call begins the call of requests. Its messages come from its stream, or, if it is light, from [mux.answerLights]. before is as in
-// [mux.dispatch]. pass is what the call was admitted with, if it has waited for that.
+// call begins a call for requests. Its stream, or for a light call [mux.answerLights], writes its messages. before is as in
+// [mux.dispatch]. pass is the pass of a call that has waited for its turn, or nil.
 func (m *mux) call(msgs []jsonrpc.Message, batch bool, before *forwarded, pass *limit.Pass) {
 	key := ""
 	var err error
@@ -36,7 +36,7 @@ func (m *mux) call(msgs []jsonrpc.Message, batch bool, before *forwarded, pass *
 		m.fail(msgs, session.ErrDuplicate)
 		return
 	}
-	if before == nil { // else what follows waits for it
+	if before == nil { // else the messages after it wait for it
 		m.remote.awaitOrder(m.ctx)
 	}
 	s := m.session()
@@ -57,7 +57,7 @@ func (m *mux) call(msgs []jsonrpc.Message, batch bool, before *forwarded, pass *
 		m.elsewhere(msgs, batch, err)
 		return
 	case got.Call == nil:
-		at, _ := copying.CursorAfter(values, got.Session, got.Number, "") // from the oldest that is stored
+		at, _ := copying.CursorAfter(values, got.Session, got.Number, "") // from the oldest event that is stored
 		m.attach(got.Session, at, &msgs[0])
 		return
 	}
@@ -66,7 +66,7 @@ func (m *mux) call(msgs []jsonrpc.Message, batch bool, before *forwarded, pass *
 		m.callLight(x, &lightCall{call: got.Call, batch: batch}, msgs)
 		return
 	}
-	// The stream is attached to before the call runs, as over HTTP the client gets the URL of the stream before that.
+	// The stream is attached to before the call runs: over HTTP, too, the client gets the stream's URL before.
 	if err := x.begin(stream.Cursor{Stream: stream.ID{Number: got.Number}}); err != nil {
 		got.Call.Abort(msgs, jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered: its stream cannot be read: %v", err))
 		m.fail(msgs, err)
@@ -75,7 +75,7 @@ func (m *mux) call(msgs []jsonrpc.Message, batch bool, before *forwarded, pass *
 	got.Call.Deliver(values, msgs, header)
 }
 
-// callLight delivers a light call, and has its answer waited for.
+// callLight delivers a light call, and answers it or queues it to wait for its answer.
 func (m *mux) callLight(x *carried, l *lightCall, msgs []jsonrpc.Message) {
 	x.light = l
 	if m.follows() {
@@ -86,7 +86,7 @@ func (m *mux) callLight(x *carried, l *lightCall, msgs []jsonrpc.Message) {
 	if answers, done, _ := l.call.Answers(); done && sizeOf(answers) <= budget.Uncounted {
 		switch {
 		case x.madeAgain():
-		case len(answers) > 0: // else it was cancelled
+		case len(answers) > 0: // a cancelled call has none
 			m.queue.text(answering.Append(nil, answers, l.batch))
 		}
 		return
@@ -98,7 +98,7 @@ func (m *mux) callLight(x *carried, l *lightCall, msgs []jsonrpc.Message) {
 	}
 }
 
-// sizeOf returns how many bytes answers have.
+// sizeOf returns the number of bytes in answers.
 func sizeOf(answers [][]byte) (n int) {
 	for _, a := range answers {
 		n += len(a)
@@ -106,7 +106,7 @@ func sizeOf(answers [][]byte) (n int) {
 	return n
 }
 
-// attach goes on with a call that is there already, for a request.
+// attach answers a request with the stream of a call that has begun before, from a cursor on.
 func (m *mux) attach(s *session.Session, at stream.Cursor, msg *jsonrpc.Message) {
 	one := []jsonrpc.Message{*msg}
 	x := m.newExchange(s, stream.SessionKey(s.Name()), one)
@@ -125,8 +125,8 @@ func (m *mux) attach(s *session.Session, at stream.Cursor, msg *jsonrpc.Message)
 	}
 }
 
-// callOfHome makes a request that is answered at once, or is for another session than the connection's. It
-// reports whether a request is that.
+// callOfHome makes a request of a deferred call ([session.Session.Home]), or for another session
+// than the connection's. It returns false for other requests.
 func (m *mux) callOfHome(s *session.Session, msg *jsonrpc.Message, key string, pass *limit.Pass) bool {
 	home, defers, err := s.Home(msg)
 	switch {
@@ -142,7 +142,7 @@ func (m *mux) callOfHome(s *session.Session, msg *jsonrpc.Message, key string, p
 	return true
 }
 
-// callAnswered begins a call whose request is answered at once, or finds the one that the same request has begun before.
+// callAnswered begins a deferred call, or finds the call that the same request has begun before, and answers the request at once.
 func (m *mux) callAnswered(s *session.Session, msg *jsonrpc.Message, key string, pass *limit.Pass) {
 	one := []jsonrpc.Message{*msg}
 	got, err := exchange.Begin(s, one, false, exchange.Once{Key: key}, m.origin(pass))
@@ -173,13 +173,13 @@ func (m *mux) callInHome(home *session.Session, msg *jsonrpc.Message) {
 	call.Deliver(m.client.values, one, m.client.header)
 }
 
-// origin says where the requests of a connection come from. pass may be nil.
+// origin returns the origin of the connection's requests. pass may be nil.
 func (m *mux) origin(pass *limit.Pass) session.Origin {
 	return session.Origin{Address: m.client.address, Pass: pass}
 }
 
-// callInTurn makes a call on a connection that err has refused, once it is its turn. It does not
-// wait. It is false if the call does not.
+// callInTurn makes a call that a limit has refused with err, once it is the call's turn. It does
+// not wait for that. It returns false if err does not let the call wait.
 func (m *mux) callInTurn(s *session.Session, msgs []jsonrpc.Message, batch bool, err error) bool {
 	full, ok := exchange.Waits(err, msgs)
 	if !ok {
@@ -187,7 +187,7 @@ func (m *mux) callInTurn(s *session.Session, msgs []jsonrpc.Message, batch bool,
 	}
 	ctx, over := s.AwaitTurn(m.ctx, msgs[0].ID)
 	ok = m.await(func() func() {
-		turn := full.Queue() // here: calls have their turns in the order in which they came
+		turn := full.Queue() // not in the goroutine: calls have their turns in the order in which they came
 		return func() {
 			pass, err := m.front.Starter.AwaitTurn(ctx, turn)
 			switch {
@@ -211,7 +211,7 @@ func (m *mux) callInTurn(s *session.Session, msgs []jsonrpc.Message, batch bool,
 func (m *mux) callAdmitted(msgs []jsonrpc.Message, batch bool, pass *limit.Pass) {
 	var err error
 	defer func() {
-		pass.Release() // what the call has not taken
+		pass.Release() // if the call has not taken it
 		if err != nil {
 			m.fail(msgs, err)
 		}

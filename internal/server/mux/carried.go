@@ -17,16 +17,16 @@ import (
 	"holdfast/stream"
 )
 
-// A carried is one of the exchanges that a [mux] carries: a call that was made or resumed on
-// it, of whichever session; or the session's standalone stream. It is
+// A carried is an exchange of a [mux]: a call of any session that was made or resumed on it,
+// or the standalone stream of the mux's session. It is
 //
 //	light      waits for its answer, without a goroutine → streamed: it has a stream now; over
 //	streamed   its stream is copied from the log here    → over; forwarded, as another exchange
 //	forwarded  another node serves it                    → over; light or streamed here, as another exchange
 //
-// The fields light, r and forward are set in that state only.
+// The fields light, Reader and forward are each set only in the state of that line.
 type carried struct {
-	copying.Copier // of its stream; it is the sink of that. Without a session it is on another node
+	copying.Copier // of its stream, with x as the sink. Its Session is nil if it is on another node
 	m              *mux
 	key            stream.SessionKey // of the session
 	ids            [][]byte          // of the requests
@@ -35,33 +35,33 @@ type carried struct {
 	forward *forwarded
 
 	copying.Parting
-	quoted []byte // an event id
+	quoted []byte // buffer for an event id as JSON
 }
 
-// A lightCall is what has to be known of a call while it is light.
+// A lightCall is a call while it is light.
 type lightCall struct {
 	call  *session.Call
 	since time.Time
-	batch bool // its answers are
-	// msgs have to be asked again where the session is, if it leaves; nil where the client does that.
+	batch bool // the answers are written as a batch
+	// msgs are the requests to make again on the session's new node, if the session leaves; nil if the client makes them again.
 	msgs []jsonrpc.Message
 }
 
-// newExchange returns a new exchange in a session, which is nil if it is on another node.
+// newExchange returns an exchange in a session; s is nil if that is on another node.
 func (m *mux) newExchange(s *session.Session, key stream.SessionKey, msgs []jsonrpc.Message) *carried {
 	x := &carried{m: m, key: key}
 	x.Door = m.client.door
 	x.Session, x.Sink, x.Yields = s, x, true
 	for i := range msgs {
 		if msgs[i].Kind == jsonrpc.Request {
-			x.ids = append(x.ids, bytes.Clone(msgs[i].ID)) // not to hold the whole message
+			x.ids = append(x.ids, bytes.Clone(msgs[i].ID)) // so as not to hold the whole message
 		}
 	}
 	return x
 }
 
-// begin copies the exchange's stream from a place on, with a goroutine of its own. If
-// the connection has ended there is none, and no error.
+// begin starts a goroutine that copies the exchange's stream from a cursor on. If the
+// connection has ended, it starts none and returns nil.
 func (x *carried) begin(at stream.Cursor) error {
 	m := x.m
 	x.Ready = make(chan struct{}, 1)
@@ -80,9 +80,9 @@ func (x *carried) serve() {
 	m := x.m
 	err := x.Run(m.ctx)
 	switch {
-	case m.ctx.Err() != nil && !x.IsDelivered(): // the connection lets go of it
+	case m.ctx.Err() != nil && !x.IsDelivered(): // [mux.close] detaches the stream
 		return
-	case err == nil, errors.Is(err, copying.ErrSuperseded): // its client reads it on another connection
+	case err == nil, errors.Is(err, copying.ErrSuperseded): // the client reads the stream on another connection
 	case errors.Is(err, session.ErrMoved):
 		if !x.forwardRest() {
 			if m.isMoved() {
@@ -102,8 +102,8 @@ func (x *carried) serve() {
 	m.drop(x)
 }
 
-// detach ends the reading of a stream. broke says that the connection broke before its end: then a client that has no tokens to
-// resume its calls by can have it continued where it comes back with nothing but the session, as if it had made it with a POST.
+// detach ends the reading of a stream. broke says that the connection broke before the stream's end: then a client without
+// tokens to resume its calls by gets the rest when it comes back with nothing but the session, as for a call by POST.
 func (x *carried) detach(broke bool) {
 	if x.Reader != nil {
 		if broke {
@@ -126,7 +126,7 @@ func (x *carried) Append(text, id, data []byte) []byte {
 	return appendTagged(text, id, data)
 }
 
-// appendTagged appends a message, with the id of its event, as JSON, unless that is empty or there is no place for it.
+// appendTagged appends a message and a line feed. It puts the id of the event, in JSON, into the params of a request or notification.
 func appendTagged(text, id, data []byte) []byte {
 	if len(id) > 0 && jsonrpc.Field(data, "method") != nil {
 		data, _ = jsonrpc.Set(data, id, "params", "_meta", protocol.MetaEventID)
@@ -134,7 +134,7 @@ func appendTagged(text, id, data []byte) []byte {
 	return append(append(text, data...), '\n')
 }
 
-// Write implements [Sink]. The ids of a call that is over are free before its client knows.
+// Write implements [Sink]. The ids of a call are freed before the client gets its last message.
 func (x *carried) Write(lines []byte, last bool) error {
 	if last {
 		x.m.freeIDs(x)
@@ -148,7 +148,7 @@ func (x *carried) Write(lines []byte, last bool) error {
 	return x.m.out.write(lines)
 }
 
-// Finished implements [Sink]: who resumes knows what has arrived.
+// Finished implements [Sink]: a client that resumes sends its last event id.
 func (x *carried) Finished() {}
 
 // Idle implements [Sink].
@@ -159,8 +159,8 @@ func (x *carried) Idle(context.Context, time.Time) (time.Time, error) {
 	return time.Time{}, nil
 }
 
-// clashes reports whether a request's id is that of one that is in flight on this
-// connection, and of another session: its client could not tell them apart.
+// clashes reports whether a request of another session with the same id is in
+// flight on this connection: the client could not tell the answers apart.
 func (m *mux) clashes(key stream.SessionKey, id []byte) bool {
 	if s := m.session(); s != nil && key != m.key && s.CallFrom("", id) != nil {
 		return true
@@ -168,7 +168,7 @@ func (m *mux) clashes(key stream.SessionKey, id []byte) bool {
 	return m.isTaken(key, id)
 }
 
-// refusal returns, for each request, the error that err means.
+// refusal returns, for each request, an error response that explains err.
 func (m *mux) refusal(ids [][]byte, err error) (text []byte) {
 	e, status := new(jsonrpc.Error), http.StatusBadRequest
 	if !errors.As(err, &e) {
@@ -181,7 +181,7 @@ func (m *mux) refusal(ids [][]byte, err error) (text []byte) {
 	return text
 }
 
-// answerLights writes the answers that are queued, and those of light calls. It reports whether some are left for the next turn.
+// answerLights writes the queued answers and those of light calls. more says that answers are left for the next turn.
 func (m *mux) answerLights() (more bool, err error) {
 	texts, lights := m.queue.take()
 	m.lights = append(m.lights, lights...)
@@ -204,7 +204,7 @@ func (m *mux) answerLights() (more bool, err error) {
 		switch text, waits = x.answerLight(text); {
 		case waits:
 			waiting = append(waiting, x)
-		case len(text)-before > budget.Uncounted: // which counts until it is written
+		case len(text)-before > budget.Uncounted: // a long answer is counted until it is written
 			written = append(written, call)
 		default:
 			call.Answered()
@@ -224,8 +224,8 @@ func (m *mux) answerLights() (more bool, err error) {
 	return more, err
 }
 
-// answerLight appends the answers of a light call, or has its stream copied if it has
-// one by now. It reports whether the call still has to be waited for.
+// answerLight appends the answers of a light call to text, or begins to copy its
+// stream if it has become a stored call. waits says that it has no answer yet.
 func (x *carried) answerLight(text []byte) (_ []byte, waits bool) {
 	answers, done, number := x.light.call.Answers()
 	switch {
@@ -236,13 +236,13 @@ func (x *carried) answerLight(text []byte) (_ []byte, waits bool) {
 		}
 	case !done:
 		return text, true
-	case len(answers) > 0: // else it was cancelled
+	case len(answers) > 0: // a cancelled call has none
 		text = append(answering.Append(text, answers, x.light.batch), '\n')
 	}
 	return text, false
 }
 
-// promoteLights has calls stored that were light for too long. That tells [mux.run].
+// promoteLights promotes the calls that were light for UpgradeAfter. Their promotion wakes [mux.run].
 func (m *mux) promoteLights(a *copying.Alarm) {
 	if m.front.UpgradeAfter == 0 {
 		return

@@ -18,7 +18,7 @@ import (
 	"holdfast/stream"
 )
 
-// receive takes what comes in, one message after the other, until nothing more does.
+// receive takes the client's messages, one after the other, until the client sends no more or the connection ends.
 func (m *mux) receive() {
 	for {
 		data, err := m.out.pipe.Read()
@@ -39,10 +39,10 @@ func (m *mux) receive() {
 	}
 }
 
-// take takes what came as one: a message, or in old revisions a batch. It is false when the connection is over.
+// take handles a message, or in old revisions a batch. It returns false when the connection has ended.
 func (m *mux) take(data []byte) bool {
 	if !m.queue.begin() {
-		return false // its sender knows that the connection has ended
+		return false // the client learns that the connection has ended
 	}
 	defer m.queue.done()
 	m.touch()
@@ -66,7 +66,7 @@ func (m *mux) take(data []byte) bool {
 // takeLegacy takes messages of revisions that have sessions.
 func (m *mux) takeLegacy(msgs []jsonrpc.Message, batch bool) {
 	if e := exchange.CheckClear(msgs, false); e != nil {
-		if exchange.Requests(msgs) > 0 { // else nobody waits for an answer
+		if exchange.Requests(msgs) > 0 { // only requests are answered
 			m.queue.text(e.Answer(msgs, batch))
 		}
 		return
@@ -78,7 +78,7 @@ func (m *mux) takeLegacy(msgs []jsonrpc.Message, batch bool) {
 	m.dispatch(msgs, batch, nil)
 }
 
-// refuses reports whether the client must not send messages. If so, those that are requests were answered, as a POST of them is.
+// refuses reports whether the client must not send messages. If so, it has answered the requests among them, as it would their POST.
 func (m *mux) refuses(msgs []jsonrpc.Message) bool {
 	var why error
 	var not *jsonrpc.Message
@@ -97,15 +97,15 @@ func (m *mux) refuses(msgs []jsonrpc.Message) bool {
 	return true
 }
 
-// reject answers a text that is no message. The error has the id of a request if that can be read.
+// reject answers text that is not a message. The error has the request's id if that can be read.
 func (m *mux) reject(data []byte, e *jsonrpc.Error) {
 	if id, answered := rpc.RequestID(data); answered {
 		m.queue.text(jsonrpc.AppendError(nil, id, e))
 	}
 }
 
-// dispatch handles messages, whose array it uses. before is the exchange that had them, if they were to be forwarded, and the
-// session has come here. If code of the user panics they fail, and the connection goes on.
+// dispatch handles messages, and reuses the array of msgs. If they were to be forwarded but their session has come here,
+// before is their forwarded exchange, else nil. If the application's code panics, they fail and the connection goes on.
 func (m *mux) dispatch(msgs []jsonrpc.Message, batch bool, before *forwarded) {
 	var err error
 	calls := msgs[:0]
@@ -116,7 +116,7 @@ func (m *mux) dispatch(msgs []jsonrpc.Message, batch bool, before *forwarded) {
 	}()
 	defer panics.Catch(&err, m.front.Logger, "a connection's request", "")
 	for i := range msgs {
-		calls = append(calls, msgs[i]) // until it is handled
+		calls = append(calls, msgs[i]) // so that it fails if serves panics
 		if last := len(calls) - 1; m.serves(&calls[last]) {
 			calls = calls[:last]
 		}
@@ -129,7 +129,7 @@ func (m *mux) dispatch(msgs []jsonrpc.Message, batch bool, before *forwarded) {
 // fits checks the messages against the state of the session.
 func (m *mux) fits(msgs []jsonrpc.Message, batch bool) error {
 	s := m.session()
-	if s == nil { // whose revision its owner knows
+	if s == nil { // the session's owner knows its revision
 		return exchange.Check(msgs, false, exchange.StageOpen, "")
 	}
 	at := exchange.StageOf(s)
@@ -139,8 +139,8 @@ func (m *mux) fits(msgs []jsonrpc.Message, batch bool) error {
 	return exchange.Check(msgs, batch, at, s.Revision())
 }
 
-// namesSession reports whether a message itself names the session that it is for, by a
-// token. It needs no session of the connection.
+// namesSession reports whether a message names its session itself, by a token. Such a
+// message needs no session of the connection.
 func (m *mux) namesSession(msg *jsonrpc.Message) bool {
 	switch msg.Kind {
 	case jsonrpc.Request:
@@ -151,7 +151,7 @@ func (m *mux) namesSession(msg *jsonrpc.Message) bool {
 	return resume.Cancels(msg)
 }
 
-// serves does what is asked of Holdfast itself, and hands over what is no request. It is false for a request that makes a call.
+// serves answers requests to Holdfast itself, and hands over notifications and responses. It returns false for a request that makes a call.
 func (m *mux) serves(msg *jsonrpc.Message) bool {
 	switch {
 	case msg.Kind != jsonrpc.Request:
@@ -166,7 +166,7 @@ func (m *mux) serves(msg *jsonrpc.Message) bool {
 	return true
 }
 
-// resume goes on with the call that a requests/resume names.
+// resume answers a requests/resume with the rest of the call that it names.
 func (m *mux) resume(msg *jsonrpc.Message) {
 	one := []jsonrpc.Message{*msg}
 	s, at, err := copying.ResumedAt(m.client.values, m.front.Sessions, m.client.principal, msg, "")
@@ -196,16 +196,16 @@ func (m *mux) status(msg *jsonrpc.Message) {
 	m.queue.text(answer)
 }
 
-// exchangeFor returns what a message that came on the connection wants, as an exchange by itself.
+// exchangeFor returns an exchange of its own for a message from the connection.
 func (m *mux) exchangeFor(what exchange.Purpose, msg *jsonrpc.Message) exchange.Exchange {
 	return exchange.Exchange{Purpose: what, HTTP: exchange.OwnPost(m.client.request()), Principal: m.client.principal, Msgs: []jsonrpc.Message{*msg}, Mine: m.key}
 }
 
-// errClash refuses what its client could not tell from what is in flight already.
+// errClash refuses a request that the client could not tell from one in flight.
 var errClash = jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "a request of another session with this id is in flight on this connection: resume it on another")
 
-// elsewhere fails a request with an error, unless that says that the call which it
-// asks for is in a session on another node, or to be begun there: then it is.
+// elsewhere fails requests with err, unless err says that another node has the
+// session of their call, or has to begin the call: then it forwards them.
 func (m *mux) elsewhere(msgs []jsonrpc.Message, batch bool, err error) {
 	var away *session.Redirect
 	switch {
@@ -222,8 +222,8 @@ func (m *mux) elsewhere(msgs []jsonrpc.Message, batch bool, err error) {
 	}
 }
 
-// send hands over a notification or a response. If the backend does not accept it, the
-// client is not informed: neither has an answer.
+// send hands over a notification or a response. The client is not told if the backend
+// does not accept it, as neither kind has an answer.
 func (m *mux) send(msg jsonrpc.Message) {
 	m.cancels(&msg)
 	m.remote.awaitOrder(m.ctx)
@@ -244,13 +244,13 @@ func (m *mux) send(msg jsonrpc.Message) {
 	}
 }
 
-// later reports whether a request is not answered here, as its client asks again on the next connection: the node is about to end
-// this one, with the session, or it is ended for that. An error would be taken for the end of the call.
+// later reports whether to leave requests unanswered, as the client makes them again on its next connection; it ends this
+// connection for that, unless the node is being drained anyway. The client would take an error for the end of the call.
 func (m *mux) later(msgs []jsonrpc.Message, err error) bool {
 	if !m.client.returns || !m.resumes() {
 		return false
 	}
-	// Where the store is not shared nothing goes on after the node.
+	// Without a shared store no session outlives its node.
 	closing := errors.Is(err, session.ErrMoved) || errors.Is(err, session.ErrClosing) && m.front.Sessions.Shared()
 	passes := closing || errors.Is(err, stream.ErrConflict) || session.StoreErrorText(err) != ""
 	for i := range msgs {
@@ -267,17 +267,17 @@ func (m *mux) later(msgs []jsonrpc.Message, err error) bool {
 	return true
 }
 
-// fail answers requests with the error that err means; to other messages, which have no answer, there is nothing to say.
+// fail answers the requests among msgs with an error that explains err.
 func (m *mux) fail(msgs []jsonrpc.Message, err error) {
 	switch {
 	case m.later(msgs, err):
 		return
 	case !errors.Is(err, session.ErrMoved):
 	case m.isMoved():
-		reading.Wake(m.ready) // the connection ends, and its client asks again where the session is
+		reading.Wake(m.ready) // the connection ends, and the client makes the requests again where the session is
 		return
 	default:
-		err = session.ErrClosing // it is about to, and takes on nothing new
+		err = session.ErrClosing // the session is about to leave, and takes on no calls
 	}
 	var ids [][]byte
 	for i := range msgs {

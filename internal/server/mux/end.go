@@ -7,16 +7,17 @@ import (
 	"holdfast/internal/server/copying"
 )
 
-// times are what [mux.run] goes by.
+// times are the times of a connection, used by [mux.run].
 type times struct {
 	opened  time.Time
 	pinged  time.Time
-	leaving time.Time       // when to leave, as the node is drained; zero: it is not
+	leaving time.Time       // when to end the connection, as the node is drained; zero: not yet set
 	retry   time.Duration   // after which the client may come back
-	drain   <-chan struct{} // closed when the node is drained; nil: that is known, or does not matter yet
+	drain   <-chan struct{} // closed when the node is drained; nil: leaving is set, or the connection is not quiet
 }
 
-// due does what its time has come for.
+// due ends the connection with an error if it is time for that; else it promotes light calls and pings when they are due. It sets a to
+// the time of the next look.
 func (m *mux) due(a *copying.Alarm) error {
 	opts, t := m.front, &m.times
 	if err := m.client.isGone(); err != nil {
@@ -47,7 +48,7 @@ func (m *mux) due(a *copying.Alarm) error {
 	return nil
 }
 
-// ends returns why the connection ends now, if it does.
+// ends returns the reason to end the connection now, or nil.
 func (m *mux) ends() error {
 	quiet := m.isQuiet()
 	s := m.session()
@@ -60,14 +61,14 @@ func (m *mux) ends() error {
 	case s == nil:
 	case s.Moved() && (m.client.returns && !m.isAnyWaiting() || quiet):
 		return copying.ErrComeBack
-	case s.Moved(): // what its client has asked for is gone on with elsewhere
+	case s.Moved(): // the client's requests continue on the session's new node
 	case s.Ended() && quiet:
 		return errSessionEnded
 	}
 	return nil
 }
 
-// awaitDrain sets when the connection is to end, if the node is drained. What is unanswered is waited for.
+// awaitDrain sets the time to end the connection if the node is drained. It does so once all requests are answered.
 func (m *mux) awaitDrain(now time.Time) {
 	m.times.drain = nil
 	if m.times.leaving.IsZero() && m.isQuiet() {
@@ -75,7 +76,7 @@ func (m *mux) awaitDrain(now time.Time) {
 	}
 }
 
-// disconnected reports whether a call has asked for the connection's end, and its client knows how to come back.
+// disconnected reports whether a call has asked for the connection's end, and the client has all tokens to come back with.
 func (m *mux) disconnected() (retry time.Duration, ok bool) {
 	if !m.isIdle() || !m.announced() {
 		return 0, false
@@ -83,7 +84,7 @@ func (m *mux) disconnected() (retry time.Duration, ok bool) {
 	return m.disconnects(m.front.Retry)
 }
 
-// leave ends the connection, and has the client come back after a time. Where it could not come back, it stays.
+// leave returns ErrComeBack to end the connection, so that the client comes back after retry. It returns nil if the client could not come back.
 func (m *mux) leave(retry time.Duration) error {
 	if !m.mayLeave() {
 		return nil
@@ -92,8 +93,8 @@ func (m *mux) leave(retry time.Duration) error {
 	return copying.ErrComeBack
 }
 
-// mayLeave reports whether the connection may be ended: the client can connect again and find all that it has asked for, or is
-// being sent away by a node that has nothing more to tell it.
+// mayLeave reports whether the connection may be ended: the client can connect again and resume all its calls, or the node is
+// drained and has no more messages for it.
 func (m *mux) mayLeave() bool {
 	switch {
 	case !m.isIdle():
@@ -104,25 +105,24 @@ func (m *mux) mayLeave() bool {
 	return m.client.returns && (m.isAlone() || m.resumes() && m.announced())
 }
 
-// isIdle reports whether nothing that was asked here is unanswered, but what is copied from a stream.
+// isIdle reports whether all requests of the connection are answered, or their answers are copied from streams.
 func (m *mux) isIdle() bool {
 	return !m.isAnyWaiting() && m.queue.isEmpty() && len(m.lights) == 0 // in this order
 }
 
-// isQuiet reports whether the client waits for nothing in particular. A call may come among those that are copied, or leave them, between
-// two looks, and do both: so it looks again.
+// isQuiet reports whether the client waits for no answer. Between two looks a call may begin to be copied, or end, or both, so it looks twice.
 func (m *mux) isQuiet() bool { return m.isAlone() && m.isIdle() && m.isAlone() && m.isIdle() }
 
-// isOver reports whether everything was sent to a client that sends no more.
+// isOver reports whether the client sends no more and has all its answers.
 func (m *mux) isOver() bool { return m.is(stateFinished) && m.isQuiet() }
 
-// isSilent reports whether the client of a connection that can be made again has yet to
-// begin. One whose initialize has failed gets its answer first.
+// isSilent reports whether the client of a WebSocket has sent no initialize, or one
+// that failed and was answered.
 func (m *mux) isSilent() bool {
 	return m.client.returns && !m.begun() && !m.isBare() && m.isQuiet()
 }
 
-// isBare reports whether the client came for calls of other sessions, and has begun none here.
+// isBare reports whether the client came for calls of other sessions, and has not initialized the connection's session.
 func (m *mux) isBare() bool { return m.hasOthers() && !m.begun() }
 
 // resumes reports whether the client can resume the calls that it receives here.

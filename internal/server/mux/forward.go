@@ -20,9 +20,9 @@ import (
 )
 
 // A forwarded is an exchange of a [mux] that another node serves: the session of the connection is there, or the client has resumed
-// a call there by its token, or made it again under its key. The request is sent where the session is, like one that came over
-// Streamable HTTP, and the answer is written between the others of the connection. When that node is lost, it is continued as any
-// such answer is. It is the sink of an answer that is a stream.
+// a call there by its token, or made it again under its key. The request is forwarded to the session's node, like one over
+// Streamable HTTP, and the answer is written among the connection's others. If that node is lost, the answer continues as over
+// HTTP. A forwarded is the sink of an answer that is a stream.
 type forwarded struct {
 	got placement.Answer
 	requests
@@ -30,46 +30,46 @@ type forwarded struct {
 	ctx  context.Context
 	stop context.CancelFunc
 
-	standalone *remoteStandalone // set for the standalone stream only
-	delivery   *delivery         // nil where nobody wants to know
+	standalone *remoteStandalone // nil but for the standalone stream
+	delivery   *delivery         // nil if no message waits for it
 	wanted     wanted            // guarded by traffic.mu
 
-	policies int  // how many resume policies were passed on: one for each request
-	left     int  // how many of the requests were not answered
-	done     bool // all of them were
+	policies int  // how many resume policies were passed on: each request has one
+	left     int  // how many requests were not answered
+	done     bool // all were answered
 }
 
-// A requests is what is forwarded of a [mux].
+// A requests has the forwarded messages of a [mux].
 type requests struct {
 	msgs   []jsonrpc.Message
 	batch  bool
-	at     *session.Remote // where the session was just now, if that is known
-	again  bool            // the call may be on record there
-	unsafe bool            // nobody makes the requests again: their client is told what became of them
+	at     *session.Remote // where the session was just now, or nil
+	again  bool            // the call may have begun there before
+	unsafe bool            // the client does not make the requests again, as they have no key
 }
 
-// wanted is who wants the answer to requests that are forwarded.
+// wanted says whether the answer to forwarded requests is still wanted.
 type wanted uint8
 
 const (
 	wantedByClient    wanted = iota
-	wantedNoMore             // the client has cancelled them: there may be no answer
-	wantedBySuccessor        // a newer exchange has their ids: nothing is written
+	wantedNoMore             // the client has cancelled the requests: an answer may not come
+	wantedBySuccessor        // a newer exchange has the requests' ids: no answer is written
 )
 
-// forward goes on with messages whose session is on another node.
+// forward forwards an exchange to another node, on a goroutine of its own.
 func (m *mux) forward(s *forwarded) {
 	s.left = len(s.x.ids)
 	s.x.forward = s
 	s.ctx, s.stop = context.WithCancel(m.ctx)
 	if !m.carry(s.x, true, func() bool { return m.front.Nodes.Go(func() { s.over(s.read()) }) }) {
 		s.stop()
-		s.delivery.end() // nothing is waited for
-		m.comeBack()     // this node ends, if the connection has not
+		s.delivery.end() // no message waits for it any more
+		m.comeBack()     // if the connection has not ended, this node does
 	}
 }
 
-// read has the request answered, and returns when it is, or why it was not.
+// read places the request, and returns when it was answered, or the error that it failed with.
 func (s *forwarded) read() (err error) {
 	m := s.x.m
 	defer panics.Catch(&err, m.front.Logger, "a connection's request to another node", "")
@@ -84,16 +84,16 @@ func (s *forwarded) read() (err error) {
 	p.InSession(s.x.key, s.at)
 	err = p.Run(placement.ErrNotHere)
 	if !errors.Is(err, placement.ErrHere) {
-		s.delivery.end() // or else the messages that follow would wait
+		s.delivery.end() // the messages after it need not wait
 	}
 	moved := s.got.Ending == placement.EndsMoved
 	if err == nil && moved {
 		err = session.ErrMoved
 	}
-	begun := p.Begun() || moved // it may have run
+	begun := p.Begun() || moved // then the call may have run
 	switch {
 	case err != nil && begun && s.unsafe && m.client.returns && m.resumes():
-		m.comeBack() // for the call, which has a token
+		m.comeBack() // for the rest of the call, which has a token
 		return nil
 	case err != nil && begun && s.unsafe:
 		return fmt.Errorf("%w: %w", placement.ErrUnknown, err)
@@ -111,15 +111,16 @@ func (s *forwarded) read() (err error) {
 	case s.got.Ending != placement.EndsItself, s.isCancelled(), p.Taken():
 		return nil
 	}
-	return stream.ErrTrimmed // or else its end would have come
+	return stream.ErrTrimmed // else the stream would have had its response
 }
 
-// follows reports whether the connection goes on with what was asked here in its own
-// session after that has left: its client can't come back where the session is.
+// follows reports whether the connection itself continues the calls of its session
+// after that has left: its client can't connect to the session's new node.
 func (m *mux) follows() bool { return !m.client.returns && m.front.Nodes != nil }
 
 // madeAgain reports whether a light call was not answered, as its session has left, and
-// is made again where that is: by a client that comes back there, or else from here.
+// is made again on the session's new node: by the client, which comes back there, or
+// else by this connection.
 func (x *carried) madeAgain() bool {
 	m := x.m
 	switch {
@@ -131,20 +132,21 @@ func (x *carried) madeAgain() bool {
 	return true
 }
 
-// makeAgain makes requests of the connection's own session where that is now. They did not begin here, or may be made again.
+// makeAgain makes requests of the connection's own session on that session's new node. They did not begin here, or may be made again.
 func (m *mux) makeAgain(msgs []jsonrpc.Message, batch bool) {
 	m.forward(&forwarded{x: m.newExchange(nil, m.key, msgs), requests: requests{msgs: msgs, batch: batch, again: true}})
 }
 
-// errNothingLeft answers a client that resumes a call whose response it has received.
+// errNothingLeft answers a client that resumes a call after it has received the response.
 var errNothingLeft = jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "all was said before this, the response too")
 
-// over ends the exchange, and sends the client an error if it must.
+// over ends the exchange after [forwarded.read] returned err. It answers with an error if need be, or serves the requests here if
+// their session has come here.
 func (s *forwarded) over(err error) {
 	m := s.x.m
 	m.freeIDs(s.x)
 	switch {
-	case s.ctx.Err() != nil, err == nil: // or else it was silenced, or the connection has ended
+	case s.ctx.Err() != nil, err == nil: // if ctx is done, a newer exchange has superseded it or the connection has ended
 	case errors.Is(err, placement.ErrHere):
 		m.settle(s.x.key)
 		m.dispatch(slices.Clone(s.msgs), s.batch, s)
@@ -156,7 +158,7 @@ func (s *forwarded) over(err error) {
 	m.drop(s.x)
 }
 
-// fail sends the client an error, or has it come back for the rest.
+// fail answers with an error, or ends the connection so that the client comes back for the rest.
 func (s *forwarded) fail(err error) {
 	m := s.x.m
 	if errors.Is(err, session.ErrNotFound) && (s.x.key != m.key || s.again) {
@@ -172,16 +174,16 @@ func (s *forwarded) fail(err error) {
 	s.write(m.refusal(s.x.ids, err))
 }
 
-// say sends messages to the client. done reports that the last response is among them.
+// say writes messages to the client. done says that the last response is among them.
 func (s *forwarded) say(lines []byte, done bool) {
 	if done {
 		s.got.Ending = max(s.got.Ending, placement.EndsAnswered)
-		s.x.m.freeIDs(s.x) // before the client knows
+		s.x.m.freeIDs(s.x) // before the client gets the response
 	}
 	s.write(lines)
 }
 
-// write writes messages to the client, unless it wants to hear no more. A client that can't be written to has left.
+// write writes messages to the client, unless a newer exchange has the ids. An error ends the connection.
 func (s *forwarded) write(lines []byte) {
 	m := s.x.m
 	if m.remote != nil {
@@ -235,7 +237,7 @@ func (s *forwarded) Write(lines []byte) error {
 	return err
 }
 
-// answers reports whether a message answers the last of the requests.
+// answers reports whether a message is the response to the last unanswered request.
 func (s *forwarded) answers(data []byte) bool {
 	id := jsonrpc.Field(data, "id")
 	if id == nil || jsonrpc.Field(data, "method") != nil {
@@ -250,18 +252,19 @@ func (s *forwarded) answers(data []byte) bool {
 	return false
 }
 
-// isCancelled reports whether the client wants no answer.
+// isCancelled reports whether the client has cancelled the requests.
 func (s *forwarded) isCancelled() bool { return s.x.m.wants(s) == wantedNoMore }
 
-// forwardRest continues an exchange whose session has left this node, by forwarding, if its
-// request can be resumed. It is false where the connection ends with the session.
+// forwardRest continues an exchange after its session has left this node: it forwards a
+// request to resume the call, or answers outcome unknown if the call has no token. It
+// returns false if the connection must end with the session.
 func (x *carried) forwardRest() bool {
 	m := x.m
 	if m.front.Nodes == nil || x.Session == m.session() && !m.follows() {
 		return false
 	}
 	if other := m.foreignWith(x.ids[0]); other != nil && other.forward != nil {
-		return true // its client has resumed it again
+		return true // the client has resumed the call again
 	}
 	at := x.Reader.Cursor()
 	token, ok := x.Session.Resumes().Token(at.Stream.Number, x.ids[0])

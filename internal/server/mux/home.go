@@ -29,7 +29,7 @@ type home struct {
 // session returns the connection's own session, or nil if that is on another node.
 func (h *home) session() *session.Session { return h.local.Load() }
 
-// settle has what follows be served here, if the connection's session, or another, has come to this node.
+// settle notes that a session has come to this node. If it is the connection's, later messages are served here.
 func (h *home) settle(key stream.SessionKey) {
 	if key != h.key || h.session() != nil {
 		return
@@ -40,7 +40,7 @@ func (h *home) settle(key stream.SessionKey) {
 }
 
 // showsIDs reports whether the client gets event ids. A client that has not initialized a
-// session here has had no way to ask for them.
+// session here gets them too, as it could not ask for them.
 func (h *home) showsIDs() bool {
 	s := h.session()
 	if s == nil {
@@ -55,7 +55,7 @@ func (h *home) begun() bool {
 	return s == nil || s.Initializing() != nil || s.Revision() != "" // in this order
 }
 
-// touch notes that the connection's session is in use. One on another node has a reader.
+// touch notes that the connection's session is in use. A session on another node has a reader instead.
 func (h *home) touch() {
 	if s := h.session(); s != nil {
 		s.Touch()
@@ -68,7 +68,7 @@ func (h *home) isMoved() bool {
 	return s != nil && s.Moved()
 }
 
-// A standalone copies the standalone stream of a connection's session, which was on this node at first.
+// A standalone copies the standalone stream of a connection's session, if that was on this node at first.
 type standalone struct{ *carried }
 
 // listen attaches to the stream, after the last message that was delivered.
@@ -76,7 +76,7 @@ func (x standalone) listen(ctx context.Context) error {
 	return x.Standalone(ctx, x.m.front.Logger, x.Session.Resumes().EventIDs(), x.m.showsIDs())
 }
 
-// resume attaches to the stream where the client is that begins a connection.
+// resume attaches to the stream after the Last-Event-ID of a handshake, or as listen does.
 func (x standalone) resume(r *http.Request) error {
 	last := r.Header[protocol.HeaderLastEventID]
 	if len(last) == 0 || last[0] == "" {
@@ -92,12 +92,13 @@ func (x standalone) resume(r *http.Request) error {
 	return x.Read(r.Context(), at, x.m.showsIDs())
 }
 
-// copy writes what the stream holds, and reports whether there may be more. A stream that is read elsewhere, or over, is let go of.
+// copy writes the stream's events. more says that there may be more. It detaches from a stream that has ended, or is read
+// elsewhere.
 func (x standalone) copy(ctx context.Context) (more bool, err error) {
 	if x.Reader == nil {
 		return false, nil
 	}
-	gone := x.Reader.Gone() // asked first, so that everything before is written
+	gone := x.Reader.Gone() // first, so that all events before are written
 	more, err = x.Turn(ctx)
 	trimmed := errors.Is(err, stream.ErrTrimmed) || errors.Is(err, stream.ErrNotFound)
 	if trimmed && !x.Session.Moved() {
@@ -130,7 +131,7 @@ func (x standalone) reattach(ctx context.Context) error {
 // A client is the client of a mux.
 type client struct {
 	principal caller.Principal
-	values    context.Context // of the request that began the connection; it does not end with it
+	values    context.Context // of the request that began the connection, without its end
 	header    http.Header     // of that request
 	address   string          // of that request
 	returns   bool            // the client can connect again, to the same session
@@ -144,7 +145,7 @@ func (c *client) request() *http.Request {
 	return r.WithContext(c.values)
 }
 
-// watchRights has the connection look at the rights of its client when they may have changed.
+// watchRights signals ready when the client's rights may have changed.
 func (c *client) watchRights(ready chan struct{}) (stop func()) {
 	if c.rights == nil {
 		return func() {}
@@ -152,7 +153,7 @@ func (c *client) watchRights(ready chan struct{}) (stop func()) {
 	return c.rights.Watch(func() { reading.Wake(ready) })
 }
 
-// isGone returns why a connection is closed whose client has no proof any more of who it is, or nil.
+// isGone returns the error to close the connection with if the client's credential is no longer valid, or nil.
 func (c *client) isGone() error {
 	if why := copying.Denial(c.rights); why != nil && why.Status == http.StatusUnauthorized {
 		return &placement.NotAllowed{Why: why.Text}
@@ -160,7 +161,7 @@ func (c *client) isGone() error {
 	return nil
 }
 
-// mayHear returns why nothing of a stream is written to the client any more, or nil.
+// mayHear returns an error if the client has lost the right to get messages, or nil.
 func (c *client) mayHear() error {
 	if why := copying.Denial(c.rights); why != nil {
 		return &placement.NotAllowed{Why: why.Text}

@@ -15,9 +15,9 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows serves requests of revision 2026-07-28 on a connection that carries many: each as if it had been POSTed,
-// with what its headers would repeat. Such a connection needs no session. notifications/cancelled ends a request, as the
-// end of its POST does over HTTP (2026-07-28, Cancellation, "stdio").
+// This file serves requests of revision 2026-07-28 on a connection that carries many: each as a POST, with headers made
+// from the message. Such a connection needs no session. notifications/cancelled ends a request, as the end of its POST
+// does over HTTP (2026-07-28, Cancellation, "stdio").
 
 // A modernRequest is a request of revision 2026-07-28 on a [mux], and the sink of an answer that is a stream.
 type modernRequest struct {
@@ -25,12 +25,12 @@ type modernRequest struct {
 	m      *mux
 	msg    jsonrpc.Message
 	ctx    context.Context         // ends with the connection, or when the client cancels the request
-	cancel context.CancelCauseFunc // nil: its connection has ended, or it is over
-	token  []byte                  // of the request's call, which its client can come back for; nil: it has none. Guarded by traffic.mu
+	cancel context.CancelCauseFunc // called with nil when the request is over or not served
+	token  []byte                  // to come back for the call with; nil: none was sent. Guarded by traffic.mu
 	last   bool                    // the response was written
 }
 
-// isModern reports whether a message is of revision 2026-07-28: it says so, or it cancels a request that did.
+// isModern reports whether a message is of revision 2026-07-28: it names the revision, or it cancels a request that does.
 func (m *mux) isModern(msgs []jsonrpc.Message, batch bool) bool {
 	msg := &msgs[0]
 	switch {
@@ -53,7 +53,7 @@ func (m *mux) takeModern(msg *jsonrpc.Message) {
 		m.fail([]jsonrpc.Message{*msg}, session.ErrDuplicate)
 		return
 	case m.client.returns && msg.Method == protocol.MethodSubscriptions && m.front.Life.IsDraining():
-		m.comeBack() // and its client asks again on the next connection
+		m.comeBack() // the client listens again on its next connection
 		return
 	}
 	x := &modernRequest{m: m, msg: *msg}
@@ -78,7 +78,7 @@ func (m *mux) refuseLegacy(msgs []jsonrpc.Message, batch bool) {
 	m.queue.text(answer.Text())
 }
 
-// key is the id of the request among those in flight. What is no request has none, and is over soon.
+// key returns the request's key in traffic.modern. A notification, which is over soon, has the key "".
 func (x *modernRequest) key() string {
 	if x.msg.Kind != jsonrpc.Request {
 		return ""
@@ -86,7 +86,7 @@ func (x *modernRequest) key() string {
 	return string(jsonrpc.Key(x.msg.ID))
 }
 
-// serve has the request answered.
+// serve serves the request, and answers it if it has no response yet.
 func (x *modernRequest) serve() {
 	err := x.run()
 	switch {
@@ -94,9 +94,9 @@ func (x *modernRequest) serve() {
 		return
 	case err != nil:
 		x.answer(x.m.refusal([][]byte{x.msg.ID}, err))
-	case placement.IsEvents(x.got.Header()) && x.msg.Method == protocol.MethodSubscriptions: // which its client is to make again
+	case placement.IsEvents(x.got.Header()) && x.msg.Method == protocol.MethodSubscriptions: // the client listens again
 		x.answer(append(modern.ListenEnded(x.msg.ID), '\n'))
-	case placement.IsEvents(x.got.Header()): // over HTTP it would end without a response
+	case placement.IsEvents(x.got.Header()): // over HTTP the stream would end without a response
 		x.answer(x.m.refusal([][]byte{x.msg.ID}, placement.ErrUnknown))
 	default:
 		if text := bytes.TrimSpace(x.got.Text()); len(text) > 0 {
@@ -127,7 +127,7 @@ func (x *modernRequest) run() (err error) {
 	return nil
 }
 
-// withdraw cancels the request. One that goes on without its connection is cancelled by its token or its key, wherever it is.
+// withdraw cancels the request. A call that goes on without its connection is cancelled by its token or its key, on any node.
 func (x *modernRequest) withdraw() {
 	x.m.mu.Lock()
 	token := x.token
@@ -147,7 +147,7 @@ func (x *modernRequest) withdraw() {
 	msg, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, nil, protocol.MethodCancelled, params))
 	if err == nil {
 		no := &modernRequest{m: x.m, msg: msg, ctx: x.m.ctx, cancel: func(error) {}}
-		no.got.Events = no // its client's, and no question of ours
+		no.got.Events = no // as for a client's request, and not one of this node
 		err = no.run()
 	}
 	if err != nil {
@@ -189,7 +189,7 @@ func (x *modernRequest) Write(lines []byte) error {
 	return nil
 }
 
-// answer writes the response. The id of a request that is answered is free before its client knows.
+// answer writes the response. The request's id is freed before the client gets the response.
 func (x *modernRequest) answer(lines []byte) {
 	x.m.freeModern(x)
 	x.say(lines)

@@ -13,25 +13,25 @@ import (
 	"holdfast/stream"
 )
 
-// A pipe carries messages both ways between a client and its [mux]: what is particular to
-// a transport. Read has one caller at a time, and so have the others together.
+// A pipe carries messages both ways between a client and its [mux], over one transport.
+// Read has one caller at a time; so have the other methods together.
 type pipe interface {
-	// Read returns the next message, which is the caller's to keep. A *jsonrpc.Error says that one was left out, and why; io.EOF
-	// that no other will come, though the client may still read. After any other error the pipe is of no use.
+	// Read returns the next message, which the caller may keep. A *jsonrpc.Error says why a message was left out; io.EOF says
+	// that the client sends no more, though it may still read. After any other error the pipe is unusable.
 	Read() ([]byte, error)
-	// Write writes messages, each of which ends in a line feed, without waiting for
-	// a slow client for ever. After an error it is not called again.
+	// Write writes messages, each of which ends in a line feed. It waits only a
+	// bounded time for a slow client. After an error it is not called again.
 	Write(lines []byte) error
-	// Ping asks the other end for a sign of life, and breaks the pipe if none comes. It does not wait.
+	// Ping asks the client for a sign of life, and breaks the pipe if none comes. It does not wait.
 	Ping()
-	// Close ends the pipe because of why, and with it Read. retry is when the client may come back.
+	// Close ends the pipe because of why, and with it Read. retry is the time after which the client may come back.
 	Close(why error, retry time.Duration)
 }
 
-// A mux is a connection that carries many exchanges at a time, of one session or of several. One goroutine takes what comes in
-// (dispatch.go). Another, [mux.run], answers light calls, which wait without a goroutine, and copies the standalone stream of the
-// connection's session. Each call that streams has a goroutine of its own: it copies the stream from the log (carried.go), or from
-// another node (forward.go).
+// A mux is a connection that carries many exchanges at a time, of one session or of several. One goroutine takes the client's
+// messages (dispatch.go). Another, [mux.run], answers light calls, which wait without a goroutine, and copies the standalone
+// stream of the connection's session. Each call that streams has a goroutine of its own: it copies the stream from the log
+// (carried.go), or from another node (forward.go).
 type mux struct {
 	front *Front
 	home
@@ -43,19 +43,19 @@ type mux struct {
 	queue  queue
 	lights []*carried // the light calls, oldest first; used by run only
 
-	ctx  context.Context // of all that have a goroutine
+	ctx  context.Context // of all goroutines of the connection
 	stop context.CancelCauseFunc
 }
 
-// Why a mux ends, besides.
+// More reasons that a mux ends.
 var (
 	errSessionEnded = errors.New("the session ended")
 	errSilent       = errors.New("no initialize request came")
 	errPanicked     = errors.New("a message was not handled to its end")
 )
 
-// newMux prepares a connection in the session of the exchange that began it, which is nil if it is on another node. key is
-// that session's.
+// newMux returns a mux in the session of the exchange that began the connection, nil if the session is on another node.
+// key is the session's. returns says that the client can connect again.
 func (fr *Front) newMux(x *exchange.Exchange, key stream.SessionKey, returns bool) *mux {
 	r, s := x.HTTP, x.Session
 	m := &mux{
@@ -84,9 +84,9 @@ func (fr *Front) newMux(x *exchange.Exchange, key stream.SessionKey, returns boo
 	return m
 }
 
-// serve carries messages until the client has left (then it returns the error of ctx or
-// of the pipe), until the connection is ended for another reason, or, if the client sends
-// no more, until all its requests are answered (nil). The standalone stream must have been attached to.
+// serve carries messages until the client has left (then it returns the error of ctx or of the pipe),
+// until the connection ends for another reason, or, if the client sends no more, until all its requests
+// are answered (nil). The standalone stream must be attached already.
 func (m *mux) serve(ctx context.Context, p pipe) (err error) {
 	m.out.pipe = p
 	if m.remote != nil {
@@ -104,7 +104,7 @@ func (m *mux) serve(ctx context.Context, p pipe) (err error) {
 		p.Close(err, m.times.retry)
 	}()
 	defer func() {
-		m.stop(errPanicked) // if nothing has ended it yet
+		m.stop(errPanicked) // if receive has panicked
 		<-over
 	}()
 	defer m.client.watchRights(m.ready)()
@@ -113,7 +113,7 @@ func (m *mux) serve(ctx context.Context, p pipe) (err error) {
 	return err
 }
 
-// run answers light calls, copies the standalone stream, and does what is due, until the connection is over.
+// run answers light calls, copies the standalone stream, and calls [mux.due], until the connection is over.
 func (m *mux) run(ctx context.Context) error {
 	timer := time.AfterFunc(time.Hour, func() { reading.Wake(m.ready) })
 	defer timer.Stop()
@@ -148,7 +148,7 @@ func (m *mux) run(ctx context.Context) error {
 	}
 }
 
-// close lets go of all that the connection reads and waits for, after it has ended with err.
+// close ends the calls' waiting and detaches from all streams, after the connection has ended with err.
 func (m *mux) close(err error) {
 	m.become(stateClosed)
 	m.out.close()
@@ -165,7 +165,7 @@ func (m *mux) close(err error) {
 	}
 }
 
-// hears is mayHear for an exchange with a context, which ends with the connection.
+// hears returns the error of an exchange's context, or else that of mayHear, which ends the connection.
 func (m *mux) hears(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -177,18 +177,18 @@ func (m *mux) hears(ctx context.Context) error {
 	return err
 }
 
-// say writes messages to the client. One that can't be written to has left.
+// say writes messages to the client. An error ends the connection.
 func (m *mux) say(lines []byte) {
 	if err := m.out.write(lines); err != nil {
 		m.stop(err)
 	}
 }
 
-// An output is the one way to a client. What is written is written whole.
+// An output writes to the client, each text without others in between.
 type output struct {
 	mu   sync.Mutex
 	pipe pipe
-	err  error // why nothing is written any more
+	err  error // of the pipe, or copying.ErrOver: nothing is written any more
 }
 
 // write writes messages, each of which ends in a line feed.
@@ -210,7 +210,7 @@ func (o *output) ping() {
 	}
 }
 
-// close waits for who writes. Nothing is written any more.
+// close waits for a write that is going on. After it nothing is written.
 func (o *output) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

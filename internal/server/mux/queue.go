@@ -6,31 +6,31 @@ import (
 	"holdfast/internal/reading"
 )
 
-// Until they are written, so many answers, and so many bytes of them, may wait: then nothing more is taken off the connection.
+// Bounds of the answers that wait to be written, in number and bytes. Above them no message is taken off the connection.
 const (
 	mostQueued      = 64
 	mostQueuedBytes = 64 << 10
 )
 
-// A queue is what goes from the goroutine that takes messages in to [mux.run]: answers,
-// and light calls, whose answers are waited for.
+// A queue passes answers, and light calls that wait for theirs, from the goroutines
+// that handle messages to [mux.run].
 type queue struct {
-	ready chan struct{} // signalled when there is something
+	ready chan struct{} // signalled when something was queued
 
 	mu     sync.Mutex
-	room   sync.Cond // signalled when it was emptied, and at the end
+	room   sync.Cond // signalled when the queue was emptied, and at the end
 	texts  [][]byte
 	lights []*carried
 	bytes  int // of texts
 	state  queueState
 }
 
-// A queueState is what the goroutine that takes messages in does:
+// A queueState is the state of the goroutine that takes messages in:
 //
 //	waits     for a message                        → busy: one came
 //	busy      with a message                       → waits: it was served
-//	busy      and it was looked whether it is      → awaited
-//	awaited   is the same, and [mux.run] is woken when the message was served → waits
+//	busy      with a message                       → awaited: isEmpty was called
+//	awaited   busy, and [mux.run] waits for it     → waits: it was served, and wakes run
 //	any       → closed: the connection has ended
 type queueState uint8
 
@@ -41,7 +41,7 @@ const (
 	queueClosed
 )
 
-// begin notes that a message came. It reports whether it is to be served.
+// begin notes that a message came. It returns false if the connection has ended.
 func (q *queue) begin() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -65,7 +65,7 @@ func (q *queue) done() {
 	}
 }
 
-// isEmpty reports whether nothing is queued, or on its way. If something is, q.ready is signalled when it comes.
+// isEmpty reports whether no answer is queued and no message is being served. If one is, q.ready is signalled when it was served.
 func (q *queue) isEmpty() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -78,10 +78,10 @@ func (q *queue) isEmpty() bool {
 // text queues an answer.
 func (q *queue) text(text []byte) { q.put(text, nil) }
 
-// light queues a light call. It is false when the connection has ended.
+// light queues a light call. It returns false if the connection has ended.
 func (q *queue) light(x *carried) bool { return q.put(nil, x) }
 
-// put waits while too much is queued.
+// put queues an answer, or the light call x, and waits while too much is queued. It returns false if the connection has ended.
 func (q *queue) put(text []byte, x *carried) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -101,7 +101,7 @@ func (q *queue) put(text []byte, x *carried) bool {
 	return true
 }
 
-// take empties the queue.
+// take removes and returns all that is queued.
 func (q *queue) take() (texts [][]byte, lights []*carried) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -111,7 +111,7 @@ func (q *queue) take() (texts [][]byte, lights []*carried) {
 	return texts, lights
 }
 
-// close ends the queue, and returns the light calls that nobody will wait for.
+// close ends the queue, and returns its light calls, which are not answered.
 func (q *queue) close() []*carried {
 	q.mu.Lock()
 	q.state = queueClosed

@@ -19,21 +19,21 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows is for a [mux] whose session is on another node: each of its calls is forwarded by itself, and its standalone stream
-// is a GET that is. If the session comes here, what follows is served here.
+// This file is for a [mux] with its session on another node: each of its calls is forwarded by itself, and its standalone stream is
+// a forwarded GET. If the session comes here, later messages are served here.
 
-// A remoteSession is what is known of a session on another node.
+// A remoteSession is a mux's session on another node.
 type remoteSession struct {
-	reports  atomic.Bool   // its owner reports that a request was delivered
-	resumes  bool          // its client can resume requests
-	eventIDs bool          // and wants event ids
+	reports  atomic.Bool   // the owner reports that a request was delivered
+	resumes  bool          // the client can resume requests
+	eventIDs bool          // the client wants event ids
 	ended    atomic.Bool   // the session has ended
 	serving  chan struct{} // closed when the client can be written to
-	last     *delivery     // of the request that was forwarded last; used by the goroutine that takes messages in
+	last     *delivery     // of the request forwarded last; used by the goroutine that takes messages in
 }
 
-// learn reads what the owner reports about the client. An owner of an earlier build
-// reports nothing: then the client gets event ids, which do no harm.
+// learn sets resumes, eventIDs and reports from the header of the owner's response. An owner
+// of an earlier build does not send it: then the client gets event ids, which do no harm.
 func (rh *remoteSession) learn(head http.Header) {
 	client := head.Get(copying.HeaderClient)
 	rh.reports.Store(client != "")
@@ -41,8 +41,8 @@ func (rh *remoteSession) learn(head http.Header) {
 	rh.eventIDs = client == "" || strings.Contains(client, copying.ClientEventIDs)
 }
 
-// forwardCall forwards requests to the connection's own session. before is the exchange that
-// had them, if they were forwarded already, for a session that came here and has left again.
+// forwardCall forwards requests to the connection's own session. before is their earlier
+// exchange, if the session came here while they were forwarded and has left again; else nil.
 func (m *mux) forwardCall(msgs []jsonrpc.Message, batch bool, key string, before *forwarded) {
 	s := &forwarded{x: m.newExchange(nil, m.key, msgs), requests: requests{msgs: msgs, batch: batch, unsafe: key == ""}}
 	for _, id := range s.x.ids {
@@ -60,28 +60,28 @@ func (m *mux) forwardCall(msgs []jsonrpc.Message, batch bool, key string, before
 	m.forward(s)
 }
 
-// A delivery is whether requests that were forwarded have reached the backend, wherever their session is by then.
+// A delivery says when forwarded requests have reached the backend, on whichever node their session is by then.
 type delivery struct {
-	done chan struct{} // closed when they have, or are given up
+	done chan struct{} // closed when they have reached it, or are given up
 	once sync.Once     // closes it
 }
 
-// end notes that the requests have reached the backend, or are given up. d is nil where nobody wants to know.
+// end notes that the requests have reached the backend, or are given up. d may be nil.
 func (d *delivery) end() {
 	if d != nil {
 		d.once.Do(func() { close(d.done) })
 	}
 }
 
-// orderPatience bounds how long a message waits for the one before it to be delivered, which may have to wait for the backend to be
-// opened. An owner of an earlier build does not report that a request was delivered: earlierPatience.
+// orderPatience bounds how long a message waits until the request before it was delivered, for which the backend may have to be
+// opened. For owners of earlier builds, which do not report a delivery, the bound is earlierPatience.
 const (
 	orderPatience   = 35 * time.Second
 	earlierPatience = time.Second
 )
 
-// awaitOrder waits until the request that was forwarded last was delivered, so that no message of the client overtakes another,
-// such as a cancellation its request. That request may be delivered here by now, if the session has come.
+// awaitOrder waits until the request forwarded last was delivered, so that no message of the client overtakes another, such as
+// a cancellation its request. If the session has come here, that request is delivered here.
 func (rh *remoteSession) awaitOrder(ctx context.Context) {
 	if rh == nil || rh.last == nil {
 		return
@@ -100,8 +100,8 @@ func (rh *remoteSession) awaitOrder(ctx context.Context) {
 	rh.last = nil
 }
 
-// ordered has the exchange learn when its request was delivered: with the status 102, which
-// the owner of the session sends for that.
+// ordered returns a context that ends s.delivery when the session's owner reports the
+// delivery of the request, with status 102.
 func (s *forwarded) ordered(ctx context.Context) context.Context {
 	d := s.delivery
 	if d == nil {
@@ -123,8 +123,8 @@ func (m *mux) placeHome(x *exchange.Exchange, to *placement.Answer) *placement.P
 	return p
 }
 
-// forwardHome forwards an exchange to the connection's own session, and returns its answer, nil
-// if it has none. The error is placement.ErrHere if the session is, or has come, here.
+// forwardHome forwards an exchange to the connection's own session, and returns the answer's
+// body, or nil. The error is placement.ErrHere if the session is here, or has come here.
 func (m *mux) forwardHome(x *exchange.Exchange) ([]byte, error) {
 	if m.session() != nil {
 		return nil, placement.ErrHere

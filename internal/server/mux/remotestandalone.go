@@ -20,17 +20,18 @@ import (
 type remoteStandalone struct {
 	m      *mux
 	s      *forwarded
-	last   string // the id of the event that was received last
+	last   string // the id of the last event received
 	opened chan struct{}
 	open   sync.Once
 
-	// Why it is over.
+	// Why the reading has ended.
 	refusal *placement.Answer
 	err     error
 }
 
-// listenRemote has the standalone stream be read on another node, after the event with an id, or after the last message that was
-// delivered. The error is placement.ErrHere if the session has come here. A refusal is what that node answers instead.
+// listenRemote starts to read the standalone stream on another node, after the event with the id last, or, if that is "", after
+// the last message that was delivered. It returns when the stream is open. refusal is the node's answer if that is not a stream.
+// The error is placement.ErrHere if the session has come here.
 func (m *mux) listenRemote(last string) (refusal *placement.Answer, err error) {
 	a := &remoteStandalone{m: m, last: last, opened: make(chan struct{})}
 	over := make(chan struct{})
@@ -55,7 +56,7 @@ func (m *mux) listenRemote(last string) (refusal *placement.Answer, err error) {
 	}
 }
 
-// run reads the stream until it is over, from one node after the other. What it returns is of use before the stream was open.
+// run reads the stream to its end, from one node after the other. refusal is set only if the stream was never open.
 func (a *remoteStandalone) run() (refusal *placement.Answer, err error) {
 	m := a.m
 	for {
@@ -84,24 +85,24 @@ func (a *remoteStandalone) run() (refusal *placement.Answer, err error) {
 			return nil, nil
 		case err != nil:
 			return nil, err
-		case a.s.got.Ending == placement.EndsTaken, p.Taken(): // its client reads it on another connection
+		case a.s.got.Ending == placement.EndsTaken, p.Taken(): // the client reads the stream on another connection
 			return nil, a.watch()
 		case !placement.IsEvents(a.s.got.Header()):
 			return &a.s.got, a.refused()
 		}
-		select { // the node has let go of it, with the session maybe
+		select { // the node has ended the stream, maybe as the session has left it
 		case <-time.After(100 * time.Millisecond):
 		case <-m.ctx.Done():
 		}
 	}
 }
 
-// secret is the id of the session, as the handshake named it.
+// secret returns the session's id from the handshake.
 func (a *remoteStandalone) secret() string {
 	return a.m.client.header.Get(protocol.HeaderSession)
 }
 
-// watch keeps the session in use without reading its stream, until it has ended, or the connection has.
+// watch keeps the session in use without reading its stream, until the session comes here or ends, or the connection ends.
 func (a *remoteStandalone) watch() error {
 	m := a.m
 	every := m.front.KeepAlive
@@ -116,7 +117,7 @@ func (a *remoteStandalone) watch() error {
 		case <-m.ctx.Done():
 			return m.ctx.Err()
 		}
-		// Of all that Holdfast answers itself, this costs the least.
+		// The cheapest request that Holdfast answers itself.
 		raw := jsonrpc.AppendRequest(nil, []byte("0"), protocol.MethodStatusAll, nil)
 		x := m.exchangeFor(exchange.ForRequest, &jsonrpc.Message{Kind: jsonrpc.Request, ID: []byte("0"), Method: protocol.MethodStatusAll, Raw: raw})
 		p := m.placeHome(&x, &placement.Answer{})
@@ -139,7 +140,7 @@ func (m *mux) endRemote() {
 	reading.Wake(m.ready)
 }
 
-// request is the GET that is forwarded.
+// request returns the GET to forward.
 func (a *remoteStandalone) request() *http.Request {
 	r := exchange.OwnPost(a.m.client.request()).WithContext(a.m.ctx)
 	r.Method = http.MethodGet
@@ -168,8 +169,8 @@ func (a *remoteStandalone) begin(head http.Header) {
 	})
 }
 
-// refused takes in that the stream is refused. If it was open, then its session has
-// ended, or the messages that the client has missed are no longer stored.
+// refused handles a refusal of the stream. If the stream was open before, the
+// session has ended (nil), or the rest of the stream is no longer stored.
 func (a *remoteStandalone) refused() error {
 	m := a.m
 	switch {

@@ -17,7 +17,7 @@ import (
 	"holdfast/internal/whereabouts"
 )
 
-// Socket serves a WebSocket in a session of this node. An error says that the handshake was not answered.
+// Socket serves a WebSocket in a session of this node. After an error the handshake was not answered.
 func (fr *Front) Socket(w http.ResponseWriter, x *exchange.Exchange) error {
 	s := x.Session
 	m := fr.newMux(x, whereabouts.KeyOf(s.ID()), true)
@@ -28,8 +28,8 @@ func (fr *Front) Socket(w http.ResponseWriter, x *exchange.Exchange) error {
 	return nil
 }
 
-// SocketElsewhere serves a WebSocket whose session is on another node. An error says that
-// the handshake was not answered: placement.ErrHere if the session has come here.
+// SocketElsewhere serves a WebSocket in a session on another node. After an error the
+// handshake was not answered. The error is placement.ErrHere if the session has come here.
 func (fr *Front) SocketElsewhere(w http.ResponseWriter, x *exchange.Exchange) error {
 	if x.Last != "" && !ticket.IsStandalone(ticket.NameOf(x.Last)) {
 		return errOfCall
@@ -50,7 +50,7 @@ func (fr *Front) SocketElsewhere(w http.ResponseWriter, x *exchange.Exchange) er
 	return nil
 }
 
-// accept answers the handshake of a WebSocket, and serves that. id is the session's.
+// accept answers the handshake of a WebSocket, and serves m on it. id is the session's.
 func (fr *Front) accept(w http.ResponseWriter, r *http.Request, m *mux, id, tenant string) {
 	w.Header()[protocol.HeaderSession] = []string{id}
 	ws, err := websocket.Accept(w, r, websocket.Options{
@@ -62,20 +62,20 @@ func (fr *Front) accept(w http.ResponseWriter, r *http.Request, m *mux, id, tena
 		},
 	})
 	if err != nil {
-		m.close(err) // it is answered
+		m.close(err) // the handshake was answered
 		return
 	}
 	err = m.serve(m.client.values, socketPipe{ws})
 	fr.Logger.Debug("websocket ended", "session", m.key, "cause", err)
 }
 
-// errOfCall refuses an event id at which no connection goes on.
+// errOfCall refuses a Last-Event-ID of a call: a connection resumes only the standalone stream.
 var errOfCall = fmt.Errorf("%w (one of a call: go on with that by requests/resume)", ticket.ErrBadEvent)
 
-// A socketPipe is a WebSocket as a [pipe].
+// A socketPipe makes a WebSocket a [pipe].
 type socketPipe struct{ *websocket.Conn }
 
-// Close implements [pipe]. It says why the connection ends, where that is known.
+// Close implements [pipe]. It sends a close frame with the reason, if why has one for the client.
 func (p socketPipe) Close(why error, retry time.Duration) {
 	code, reason := websocket.StatusInternalError, ""
 	var denied *placement.NotAllowed

@@ -13,30 +13,30 @@ import (
 	"holdfast/stream"
 )
 
-// A traffic is what is in flight on a connection with a goroutine of its own, and what may still happen there. Its methods may
+// A traffic has the exchanges of a connection that have goroutines of their own, and the connection's state. Its methods may
 // be called concurrently.
 type traffic struct {
-	ready chan struct{}  // signalled when the connection may have something to do, or to end
-	work  sync.WaitGroup // what copies from the log, or waits
+	ready chan struct{}  // signalled when [mux.run] may have something to do
+	work  sync.WaitGroup // goroutines that copy from the log, or wait
 
 	mu            sync.Mutex
 	state         state
 	open          map[*carried]struct{}
-	foreign       map[string]*carried       // those of other sessions, by the ids of their requests
-	otherSessions bool                      // a call of another session was resumed here, or a request has come that needs none
+	foreign       map[string]*carried       // the exchanges of other sessions, by the ids of their requests
+	otherSessions bool                      // a call of another session was resumed here, or a request without a session has come
 	modern        map[string]*modernRequest // the requests of revision 2026-07-28 in flight, by their ids
-	waiting       int                       // calls that a limit has wait, and requests of revision 2026-07-28 that are served
+	waiting       int                       // calls that wait for their turn, and requests of revision 2026-07-28 that are served
 }
 
-// A state is what may still happen on a connection:
+// A state of a connection:
 //
-//	open      messages come in        → leaving: what can't be gone on with here was asked for
-//	open      the client sends no more → finished
-//	leaving   the client is to come back as soon as nothing is unanswered
-//	finished  the connection ends when everything was sent
+//	open      messages come in         → leaving: a call can't continue here
+//	open      messages come in         → finished: the client sends no more
+//	leaving   the client is to come back as soon as no request is unanswered
+//	finished  the connection ends when all answers were sent
 //	any       → closed: it has ended
 //
-// A connection stays leaving when its client sends no more: something is unanswered.
+// A connection stays leaving when the client sends no more: a request is unanswered.
 type state uint8
 
 const (
@@ -46,7 +46,7 @@ const (
 	stateClosed
 )
 
-// become makes a transition, unless the connection is beyond it.
+// become changes the state, if the table above has the transition.
 func (t *traffic) become(to state) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -56,7 +56,7 @@ func (t *traffic) become(to state) {
 	reading.Wake(t.ready)
 }
 
-// comeBack has the client come back, as soon as nothing is unanswered, for what can't be gone on with here.
+// comeBack ends the connection as soon as no request is unanswered, so that the client comes back for a call that can't continue here.
 func (t *traffic) comeBack() { t.become(stateLeaving) }
 
 // is reports whether the connection is in a state.
@@ -66,8 +66,8 @@ func (t *traffic) is(s state) bool {
 	return t.state == s
 }
 
-// carry notes an exchange, if the connection has not ended, and begin has begun its goroutine. foreign says that it may be of another
-// session. begin must not wait.
+// carry adds an exchange and calls begin, which starts its goroutine. It returns false if the connection has ended or begin returns
+// false. foreign says that the exchange may be of another session. begin must not wait.
 func (t *traffic) carry(x *carried, foreign bool, begin func() bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -82,7 +82,7 @@ func (t *traffic) carry(x *carried, foreign bool, begin func() bool) bool {
 	return true
 }
 
-// drop lets go of an exchange that is over.
+// drop removes an exchange that is over.
 func (t *traffic) drop(x *carried) {
 	t.freeIDs(x)
 	t.mu.Lock()
@@ -107,7 +107,7 @@ func (t *traffic) takeIDs(x *carried) {
 	}
 }
 
-// freeIDs frees them again.
+// freeIDs undoes takeIDs.
 func (t *traffic) freeIDs(x *carried) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -128,7 +128,7 @@ func (t *traffic) foreignWith(id []byte) *carried {
 	return t.foreign[string(jsonrpc.Key(id))]
 }
 
-// isTaken reports whether a request's id is that of one that is in flight, and of another session than one.
+// isTaken reports whether a request with an id is in flight that is of another session than key's, or of revision 2026-07-28.
 func (t *traffic) isTaken(key stream.SessionKey, id []byte) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -136,8 +136,8 @@ func (t *traffic) isTaken(key stream.SessionKey, id []byte) bool {
 	return other != nil && other.key != key || t.modern[string(jsonrpc.Key(id))] != nil
 }
 
-// cancels notes that a client cancels a request. If it was forwarded its stream may end without
-// a response, and its id is free, as it is at the owner.
+// cancels notes that msg cancels a request, if it does. A forwarded request's stream may end
+// without a response then, and its id is free, as it is on the owner.
 func (t *traffic) cancels(msg *jsonrpc.Message) {
 	if msg.Method != protocol.MethodCancelled {
 		return
@@ -151,14 +151,15 @@ func (t *traffic) cancels(msg *jsonrpc.Message) {
 	}
 }
 
-// wants returns who wants the answer to a forwarded exchange.
+// wants returns s.wanted.
 func (t *traffic) wants(s *forwarded) wanted {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return s.wanted
 }
 
-// await has a goroutine do what prepare returns, until which a request is unanswered. It is false if the connection has ended.
+// await calls prepare, and the function that it returns on a goroutine; until that returns, a request counts as unanswered. await
+// returns false, and calls neither, if the connection has ended.
 func (t *traffic) await(prepare func() (do func())) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -191,7 +192,7 @@ func (t *traffic) isAnyWaiting() bool {
 // mostModern is how many requests of revision 2026-07-28 a connection has in flight: as many as a session.
 const mostModern = exchange.MostBatch
 
-// serveModern has a request of revision 2026-07-28 served. It is false if that is not, with an error, or because the connection ends.
+// serveModern serves a request of revision 2026-07-28 on a goroutine. It returns false, maybe with an error, if it does not.
 func (t *traffic) serveModern(x *modernRequest) (bool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -234,7 +235,7 @@ func (t *traffic) withdrawn(msg *jsonrpc.Message) *modernRequest {
 	return t.modern[string(jsonrpc.Key(id))]
 }
 
-// stopListens ends what would never end by itself, for a client that sends no more.
+// stopListens ends the listens, which never end by themselves, of a client that sends no more.
 func (t *traffic) stopListens() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -245,14 +246,14 @@ func (t *traffic) stopListens() {
 	}
 }
 
-// isAlone reports whether no call is copied from a stream, here or from another node.
+// isAlone reports whether no call is copied from a stream of this or of another node.
 func (t *traffic) isAlone() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.open) == 0
 }
 
-// announced reports whether the client got the tokens of all calls here that have one.
+// announced reports whether the client got the tokens of all calls that are copied.
 func (t *traffic) announced() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -264,7 +265,8 @@ func (t *traffic) announced() bool {
 	return true
 }
 
-// disconnects reports whether a call has asked for the connection's end, and after which time its client may come back.
+// disconnects reports whether a call has asked for the connection's end. retry says when the client may come back; usual is its
+// default.
 func (t *traffic) disconnects(usual time.Duration) (retry time.Duration, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -16,9 +16,9 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A Conn is a pair of pipes. Reading and writing each wait on a goroutine of their own:
-// there may be no other way to stop waiting. Read may run beside the other methods; those
-// run one after the other.
+// A Conn is a pair of pipes. Reading and writing each have a goroutine of their own, as
+// there may be no other way to stop waiting for them. Read may run beside the other
+// methods, which run one after the other.
 type Conn struct {
 	ctx     context.Context
 	timeout time.Duration // for a write
@@ -27,25 +27,25 @@ type Conn struct {
 	r      io.Reader
 	most   int // bytes of a message
 	in     chan line
-	inOver chan struct{} // closed when nobody reads any more
+	inOver chan struct{} // closed when reads has ended
 
 	w       io.Writer
 	out     chan []byte
 	wrote   chan error
-	text    []byte // what is being written
-	stuck   bool   // and was given up
+	text    []byte // the text being written
+	stuck   bool   // the write of text was given up
 	timer   *time.Timer
-	outOver chan struct{} // closed when nobody writes any more
+	outOver chan struct{} // closed when writes has ended
 }
 
-// line is what reading came to.
+// line is a result of reading.
 type line struct {
 	data []byte
 	err  error
 }
 
-// New returns a connection. A message has at most so many bytes, and a write takes at
-// most that time, and ends with ctx. The connection must be closed.
+// New returns a connection. A message has at most that many bytes, and a write takes
+// at most timeout, and ends with ctx. The connection must be closed.
 func New(ctx context.Context, r io.Reader, w io.Writer, most int64, timeout time.Duration) *Conn {
 	c := &Conn{
 		ctx: ctx, timeout: timeout, quit: make(chan struct{}),
@@ -58,7 +58,7 @@ func New(ctx context.Context, r io.Reader, w io.Writer, most int64, timeout time
 	return c
 }
 
-// reads reads lines until there is none, or nobody wants one.
+// reads passes lines to Read, until r ends or Close is called.
 func (c *Conn) reads() {
 	defer close(c.inOver)
 	r := bufio.NewReaderSize(c.r, 16<<10)
@@ -76,9 +76,9 @@ func (c *Conn) reads() {
 	}
 }
 
-// next returns the next line that is not blank. One that is too long is not kept
-// while it is skipped. What follows the last line break is a line too: only a
-// whole message can be understood.
+// next returns the next line that is not blank. It skips a line that is too long
+// without keeping it in memory. Text after the last line break is a line too:
+// only a whole message will parse.
 func (c *Conn) next(r *bufio.Reader) ([]byte, error) {
 	var data []byte
 	skip := false
@@ -105,7 +105,7 @@ func (c *Conn) next(r *bufio.Reader) ([]byte, error) {
 	}
 }
 
-// writes writes what it is given, until nobody gives it anything.
+// writes writes the texts of Write, until Close is called.
 func (c *Conn) writes() {
 	defer close(c.outOver)
 	for {
@@ -119,9 +119,9 @@ func (c *Conn) writes() {
 	}
 }
 
-// Read returns the next message, which is the caller's to keep. A *jsonrpc.Error says
-// that one was left out, and why; io.EOF that no other will come, though the client may
-// still read. After any other error the connection is of no use.
+// Read returns the next message, which the caller may keep. A *jsonrpc.Error says why a
+// message was left out; io.EOF says that the client sends no more, though it may still
+// read. After any other error the connection is unusable.
 func (c *Conn) Read() ([]byte, error) {
 	select {
 	case l := <-c.in:
@@ -131,7 +131,7 @@ func (c *Conn) Read() ([]byte, error) {
 	}
 }
 
-// mostKept is how many bytes a buffer may hold that is kept for the next write.
+// mostKept is the largest capacity of a buffer that is kept for the next write.
 const mostKept = 128 << 10
 
 // Write writes messages, each of which ends in a line feed. After an error it must not be

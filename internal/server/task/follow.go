@@ -19,36 +19,37 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows is for the tasks of a listen whose sessions are not on this node. A listen of
-// our own is placed with each session, as a client's would be: it is served by the session's
-// owner, or here once the session has come here. It begins again after its node was lost.
+// This file follows the tasks of a listen that are in sessions of other nodes. It places a listen
+// of this node's own with each session, as a client's would be: the session's owner serves it, or
+// this node once the session has come here. It begins again after its node was lost.
 
-// A follower hears of such tasks.
+// A follower gets the notifications of such tasks.
 type follower struct {
 	of    *Tasks
 	q     *modern.Request // the client's
 	again modern.Again
-	meta  []byte // of its request
+	meta  []byte // of the client's request
 	ready chan<- struct{}
 	wait  sync.WaitGroup
 
 	mu    sync.Mutex
-	heard map[string]news // by the tasks' ids, until it is told
+	heard map[string]news // news that the client was not sent yet, by the tasks' ids
 }
 
-// news is what there is to tell of a task.
+// news is the latest notification of a task.
 type news struct {
-	params []byte // of the notification; nil: nothing more is to be heard of the task
+	params []byte // of the notification; nil: the task has no more
 	tasktext.Text
 }
 
-// How long a follower waits before it asks again for what it did not hear the end of.
+// How long a follower waits before it listens again to tasks that have not ended.
 const (
 	minFollowWait  = 100 * time.Millisecond
 	mostFollowWait = 5 * time.Second
 )
 
-// follow begins to hear of tasks. ready is told when there is news.
+// follow starts a listen for each session of the tasks that are on other nodes. f.ready is
+// signalled when there is news.
 func (f *follower) follow(ctx context.Context, tasks []watchedTask) {
 	groups := make(map[string][]taskID)
 	for i := range tasks {
@@ -62,7 +63,7 @@ func (f *follower) follow(ctx context.Context, tasks []watchedTask) {
 	}
 }
 
-// run hears of the tasks of one session, until all have ended or ctx is done.
+// run listens to the tasks of one session, until all have ended or ctx is done.
 func (f *follower) run(ctx context.Context, ids []taskID) {
 	wait := minFollowWait
 	for {
@@ -88,8 +89,8 @@ func (f *follower) run(ctx context.Context, ids []taskID) {
 	}
 }
 
-// isUnknown reports whether a task can't be asked for any more. Its client hears no more of
-// it.
+// isUnknown reports whether a task can't be found any more. If so, it notes that the task
+// has no more news.
 func (f *follower) isUnknown(id taskID) bool {
 	_, _, err := f.of.sessions.FindSeal(sealTask, id.seal, id.bound(), f.q.Principal)
 	if !errors.Is(err, session.ErrNotFound) {
@@ -107,7 +108,7 @@ func (f *follower) tell(id string, n news) {
 	reading.Wake(f.ready)
 }
 
-// news returns what was heard of a task since it was last asked for.
+// news returns the news of a task since the last call.
 func (f *follower) news(id string) (news, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -119,12 +120,12 @@ func (f *follower) news(id string) (news, bool) {
 // A following is one listen of a follower.
 type following struct {
 	f      *follower
-	open   []taskID // of which more is to be heard
-	agreed []string // the ids of those that are told of
-	useful bool     // something was heard
+	open   []taskID // that have not ended
+	agreed []string // the ids in the acknowledgement
+	useful bool     // a message has come
 }
 
-// listen makes the listen, and returns when it is over.
+// listen makes the request, and returns when its stream has ended.
 func (l *following) listen(ctx context.Context) {
 	texts := make([]string, len(l.open))
 	for i := range l.open {
@@ -138,7 +139,7 @@ func (l *following) listen(ctx context.Context) {
 	if err != nil {
 		return
 	}
-	defer func() { // a stream of another node that breaks, or code of the user
+	defer func() { // another node's stream has broken, or the application's code has panicked
 		switch p := recover().(type) {
 		case nil, *panics.Error:
 		default:
@@ -154,7 +155,7 @@ func (l *following) listen(ctx context.Context) {
 	})
 }
 
-// hear takes one message of the listen.
+// hear handles one message of the listen.
 func (l *following) hear(m jsonrpc.Message) {
 	l.useful = true
 	switch {
@@ -170,7 +171,7 @@ func (l *following) hear(m jsonrpc.Message) {
 		if n.Ended() {
 			l.open = slices.DeleteFunc(slices.Clone(l.open), func(id taskID) bool { return id.text == n.ID })
 		}
-	case m.Kind == jsonrpc.Response && m.Result != nil: // of those that it told of it has nothing more to tell
+	case m.Kind == jsonrpc.Response && m.Result != nil: // the acknowledged tasks have no more news
 		l.open = slices.DeleteFunc(slices.Clone(l.open), func(id taskID) bool {
 			over := slices.Contains(l.agreed, id.text)
 			if over {

@@ -15,45 +15,44 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows adds tasks to subscriptions/listen: a client names them in the filter, and is
-// told of each change of their status. Those of other nodes are heard of there, see
-// follow.go.
+// This file adds tasks to subscriptions/listen: a client names them in the filter, and is
+// told of each change of their status. For tasks on other nodes see follow.go.
 
 // mostTasks bounds the tasks of one listen.
 const mostTasks = 1000
 
-// A Listen is what a listen has to do with tasks: a [modern.Listen].
+// A Listen has the tasks of a subscriptions/listen: a [modern.Listen].
 type Listen struct {
 	of    *Tasks
 	q     *modern.Request
 	tasks []watchedTask
-	alone bool // there is nothing to ask the backend for
+	alone bool // the filter asks for nothing of the backend's
 
 	far     *follower // nil if all tasks are on this node
 	unwatch context.CancelFunc
 }
 
-// A watchedTask is a task that a listen tells of.
+// A watchedTask is a task in the filter of a listen.
 type watchedTask struct {
 	id     taskID
-	s      *session.Session // nil if it is not on this node
+	s      *session.Session // nil if the task is on another node
 	number uint64
 	stop   func()
-	told   string // what the client was told last: its status, and what it asks for
+	told   string // the task's status and open requests, as last sent to the client
 	over   bool
 }
 
-// Continues reports whether a message is about tasks that are there.
+// Continues reports whether a message is about existing tasks.
 func (*Tasks) Continues(m *jsonrpc.Message) bool {
 	return isTaskMethod(m.Method) || m.Method == protocol.MethodSubscriptions && jsonrpc.Field(m.Params, "notifications", "taskIds") != nil
 }
 
-// Listen takes the tasks of ours out of the filter of a listen; nil: it has nothing to do with tasks. An error says that it
-// is not served here. again makes a listen of ours on other nodes; nil: there are none that it is to be made on.
+// Listen takes Holdfast's tasks out of the filter of a listen; nil: the filter has no tasks. After an error the listen is
+// not served here. again makes a listen of this node's own on other nodes; nil: tasks there are left out.
 func (t *Tasks) Listen(q *modern.Request, m *jsonrpc.Message, again modern.Again) (modern.Listen, error) {
 	var ids, rest []string
 	if raw := jsonrpc.Field(m.Params, "notifications", "taskIds"); raw == nil || json.Unmarshal(raw, &ids) != nil || t.after == 0 {
-		return nil, nil // the backend says what is wrong
+		return nil, nil // the backend refuses an invalid filter
 	}
 	switch {
 	case !knows(q):
@@ -73,7 +72,7 @@ func (t *Tasks) Listen(q *modern.Request, m *jsonrpc.Message, again modern.Again
 		switch {
 		case err == nil:
 			l.tasks = append(l.tasks, watchedTask{id: id, s: s, number: number})
-		case errors.Is(err, session.ErrNotFound): // it is not acknowledged
+		case errors.Is(err, session.ErrNotFound): // the task is not acknowledged
 		case !errors.As(err, &away):
 			return nil, err
 		case again != nil:
@@ -94,7 +93,7 @@ func (t *Tasks) Listen(q *modern.Request, m *jsonrpc.Message, again modern.Again
 	return l, err
 }
 
-// follow prepares to hear of tasks that are not on this node.
+// follow prepares a follower for tasks on other nodes.
 func (l *Listen) follow(m *jsonrpc.Message, again modern.Again) {
 	if l.far == nil {
 		l.far = &follower{of: l.of, q: l.q, again: again, meta: jsonrpc.Field(m.Params, "_meta"), heard: make(map[string]news)}
@@ -178,14 +177,14 @@ func (l *Listen) tell(to [][]byte, t *watchedTask) [][]byte {
 	}
 	st, err := t.s.Watched.Standing(l.q.Values(), t.number)
 	if err != nil {
-		t.over = true // its client asks, and hears why
+		t.over = true // the client asks for the task, and gets the error
 		return to
 	}
 	is := l.of.text(&t.id, &st, "")
 	return l.notify(to, t, is, is.JSON())
 }
 
-// notify appends a notification, unless it says what its client was told last.
+// notify appends a notification, unless the status and the open requests are as last sent.
 func (l *Listen) notify(to [][]byte, t *watchedTask, is *tasktext.Text, params []byte) [][]byte {
 	told := is.Status
 	if is.Asked != nil {

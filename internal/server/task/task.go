@@ -1,6 +1,5 @@
-// Package task is the tasks of revision 2026-07-28 (the extension io.modelcontextprotocol/tasks): a call that is not
-// answered soon becomes one, if its client knows tasks. A task's status is read from the
-// call's log, as its answer would have been.
+// Package task has the tasks of revision 2026-07-28 (the extension io.modelcontextprotocol/tasks): a call that is not answered
+// soon becomes a task, if its client knows tasks. A task's status is read from the call's log, as its answer would have been.
 package task
 
 import (
@@ -19,30 +18,30 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// Tasks are those of a handler.
+// Tasks serves the tasks of a handler. Its methods may be called concurrently.
 type Tasks struct {
 	sessions *session.Manager
-	after    time.Duration // how old a call is when it becomes a task; 0: never
+	after    time.Duration // the age at which a call becomes a task; 0: never
 	logger   *slog.Logger
 }
 
-// New returns the tasks of a handler, where a call becomes one when it is as old as after says; 0 or less: none does.
+// New returns the tasks of a handler. after is the age at which a call becomes a task; 0 or less: no call does.
 func New(sessions *session.Manager, after time.Duration, logger *slog.Logger) *Tasks {
 	return &Tasks{sessions: sessions, after: max(after, 0), logger: logger}
 }
 
-// sealTask is what the mark of a task's id is for.
+// sealTask is the purpose of a task id's ticket.
 const sealTask = "holdfast task"
 
-// A taskID is what a task's id says: which call it is, and since when it has been a task.
+// A taskID is a parsed task id: the seal names the call, and since is when it became a task.
 type taskID struct {
 	text    string
 	seal    string
-	since   string    // when it was made, as text
+	since   string    // created, as text
 	created time.Time // whole milliseconds
 }
 
-// newTaskID returns the id of a task of a session.
+// newTaskID returns the id of the task that a session's call becomes.
 func newTaskID(s *session.Session, number uint64, now time.Time) taskID {
 	id := taskID{created: now.Truncate(time.Millisecond)}
 	id.since = strconv.FormatInt(id.created.UnixMilli(), 36)
@@ -51,8 +50,8 @@ func newTaskID(s *session.Session, number uint64, now time.Time) taskID {
 	return id
 }
 
-// parseTaskID reads a task's id. It is false for one that is not of Holdfast. The seal is still
-// to be checked.
+// parseTaskID parses a task's id. ok is false for an id that is not Holdfast's. It does not
+// check the seal.
 func parseTaskID(text string) (id taskID, ok bool) {
 	i := strings.LastIndexByte(text, '.')
 	if i < 0 || len(text) > 128 || !ticket.Is(text[:i]) {
@@ -64,7 +63,7 @@ func parseTaskID(text string) (id taskID, ok bool) {
 	return id, err == nil && id.since == string(strconv.AppendInt(since[:0], ms, 36))
 }
 
-// bound returns what the id is bound to beside the call, as a JSON string.
+// bound returns the time that the id is bound to beside the call, as a JSON string.
 func (id *taskID) bound() []byte {
 	return append(append(append(make([]byte, 0, 16), '"'), id.since...), '"')
 }
@@ -74,7 +73,7 @@ func isTaskMethod(method string) bool {
 	return method == protocol.MethodTaskGet || method == protocol.MethodTaskUpdate || method == protocol.MethodTaskCancel
 }
 
-// errNoTask refuses a task's id.
+// errNoTask refuses the id of a task that is not kept.
 var errNoTask = jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "task not found: its id is not valid here, or it is no longer kept")
 
 // knows reports whether the client of a request has declared the extension.
@@ -90,7 +89,7 @@ func (*Tasks) Ref(q *modern.Request) string {
 	return ""
 }
 
-// Serve does what a request about a task asks for. ours is false if the task is the backend's.
+// Serve serves a request about a task. ours is false if the task is the backend's.
 func (t *Tasks) Serve(q *modern.Request, m *jsonrpc.Message) (result []byte, ours bool, err error) {
 	if !isTaskMethod(q.Method) {
 		return nil, false, nil
@@ -106,7 +105,7 @@ func (t *Tasks) Serve(q *modern.Request, m *jsonrpc.Message) (result []byte, our
 	return result, true, err
 }
 
-// result does what a request about a task asks for, and returns the result.
+// result serves a request about a task of Holdfast's, and returns the result.
 func (t *Tasks) result(q *modern.Request, m *jsonrpc.Message, id *taskID) (result []byte, err error) {
 	s, number, err := t.sessions.FindSeal(sealTask, id.seal, id.bound(), q.Principal)
 	if err != nil {
@@ -129,7 +128,7 @@ func (t *Tasks) result(q *modern.Request, m *jsonrpc.Message, id *taskID) (resul
 	return []byte(`{"resultType":"` + protocol.ResultComplete + `"}`), err
 }
 
-// NotFound returns the error of a request whose session is not found; nil: it is not about a task.
+// NotFound returns the error for a request about a task in a session that is not found; nil: the method is not about tasks.
 func (*Tasks) NotFound(method string) *jsonrpc.Error {
 	if !isTaskMethod(method) {
 		return nil
@@ -137,7 +136,7 @@ func (*Tasks) NotFound(method string) *jsonrpc.Error {
 	return errNoTask
 }
 
-// text returns what the client is told of a task.
+// text returns a task as the client gets it.
 func (t *Tasks) text(id *taskID, st *watched.Standing, resultType string) *tasktext.Text {
 	now := time.Now()
 	end := st.Ended
@@ -175,7 +174,7 @@ func (t *Tasks) text(id *taskID, st *watched.Standing, resultType string) *taskt
 	return is
 }
 
-// Patience returns how old the call of a request is when it becomes a task; 0: it never does.
+// Patience returns the age at which the call of a request becomes a task; 0: it never does.
 func (t *Tasks) Patience(q *modern.Request) time.Duration {
 	if t.after == 0 || q.Method != protocol.MethodCallTool || !knows(q) {
 		return 0
@@ -183,8 +182,8 @@ func (t *Tasks) Patience(q *modern.Request) time.Duration {
 	return t.after
 }
 
-// Answer has the call of a request be a task, and returns the result that says so; nil if it can't be
-// one.
+// Answer makes the call of a request a task, and returns the result that says so; nil if the call
+// can't become one.
 func (t *Tasks) Answer(q *modern.Request, m *jsonrpc.Message, s *session.Session, number uint64) []byte {
 	since, err := s.NameCall(number, m, q.HTTP.Header)
 	if err != nil {
@@ -196,15 +195,14 @@ func (t *Tasks) Answer(q *modern.Request, m *jsonrpc.Message, s *session.Session
 	id := newTaskID(s, number, since)
 	st, err := s.Watched.Standing(q.Values(), number)
 	if err != nil || !st.Running {
-		return nil // its end comes
+		return nil // the call's end answers the request
 	}
 	is := t.text(&id, &st, protocol.ResultTask)
-	is.Asked = nil // tasks/get has them
+	is.Asked = nil // tasks/get returns them
 	return is.JSON()
 }
 
-// Own adds to the result of server/discover that calls become tasks. The id of a task that is nobody's is refused as such, where
-// the backend knows no tasks.
+// Own adds the extension to the result of server/discover, and calls notMethod for the response to a request about a task.
 func (t *Tasks) Own(q *modern.Request, response []byte) []byte {
 	switch {
 	case t.after == 0:
@@ -216,8 +214,8 @@ func (t *Tasks) Own(q *modern.Request, response []byte) []byte {
 	return response
 }
 
-// notMethod has the id of a task that is nobody's refused as such, where the backend knows no
-// tasks.
+// notMethod replaces method not found, from a backend without tasks, by errNoTask: the task
+// is neither Holdfast's nor the backend's.
 func notMethod(response []byte) []byte {
 	if string(jsonrpc.Field(response, "error", "code")) != strconv.Itoa(jsonrpc.CodeMethodNotFound) {
 		return response

@@ -14,54 +14,53 @@ import (
 	"holdfast/internal/budget"
 )
 
-// What follows charges connections to their clients, from when they are accepted until they are closed.
+// This file charges connections to their clients, from when they are accepted until they are closed.
 
-// What connections count for, in bytes. It is about what they cost, of which net/http has most. A header's cost depends on what
-// it has: a field of five bytes takes ninety, in the map that it is parsed to.
+// The charges of connections in bytes: about the memory that they take, most of it in net/http. A header's charge depends on
+// its fields: a field of five bytes takes ninety, in the map that it is parsed to.
 const (
 	connectionCost = 20 << 10
 	securedCost    = 12 << 10 // more, with TLS
-	freeHeader     = 2 << 10  // bytes of a header that cost nothing beside
+	freeHeader     = 2 << 10  // bytes of a header without a charge of their own
 	byteCost       = 3        // of a header, for each byte
 	fieldCost      = 96       // and for each field
-	hiddenCost     = 8        // for each byte of what TLS hides; it may be nothing but short fields
+	hiddenCost     = 8        // for each byte under TLS, which may be of short fields
 )
 
-// A Bound bounds what connections take. All fields are required.
+// A Bound bounds the memory of connections. All fields are required.
 type Bound struct {
 	Memory *budget.Connections
-	// Tenant names whom a connection from an address is charged to; "": its client has no share, as a proxy has that is
-	// trusted.
+	// Tenant returns the tenant to charge for a connection from an address; "": none, as for a trusted proxy's.
 	Tenant func(remote net.Addr) string
 	// Refused is called for each connection that is closed because there is no room for it.
 	Refused func(remote net.Addr)
 }
 
-// A charge is what a connection counts for.
+// A charge is the charge of a connection.
 type charge struct {
-	bound  *Bound // nil: nothing is counted
+	bound  *Bound // nil: the connection is not counted
 	tenant string
 
 	phase   atomic.Int32
-	head    int  // bytes that have come of a header; used by the reader, while one is read
-	secured bool // there is TLS; set before anything is read
+	head    int  // bytes of the present header that have come; used by the reader
+	secured bool // under TLS; set before the first read
 
 	// Guarded by Conn.mu.
 	total  int64
-	header int64 // of that, for a header
+	header int64 // the part of total that is for a header
 	over   bool  // the connection is closed, and counts nothing
 }
 
-// Which phase a connection is in. Where no http.Server tells ([State]), it stays in the first.
+// The phases of a connection. Without calls of [State] it stays in the first.
 const (
 	phaseUnknown int32 = iota
-	phaseAwaits        // nothing has come of the next header
+	phaseAwaits        // no byte of the next header has come
 	phaseHeader        // a header is read
-	phaseRequest       // it was read; what comes is a body
+	phaseRequest       // the header was read; the bytes that come are a body's
 )
 
-// State notes the state of a connection, for [http.Server.ConnState]: it says where the header of a request begins and ends,
-// so that headers can be counted while they are read.
+// State notes the state of a connection, for [http.Server.ConnState]. By it the beginning and the end of a request's header
+// are known, so that headers are counted while they are read.
 func State(c net.Conn, state http.ConnState) {
 	secure, secured := c.(*tls.Conn)
 	if secured {
@@ -89,7 +88,7 @@ func State(c net.Conn, state http.ConnState) {
 	}
 }
 
-// accepts charges a connection that was accepted, or turns it away.
+// accepts charges an accepted connection. It returns false if there was no room, and the connection was turned away.
 func (c *Conn) accepts() bool {
 	b := c.connections.Bound
 	if b == nil {
@@ -105,7 +104,7 @@ func (c *Conn) accepts() bool {
 	return true
 }
 
-// add counts n bytes more, in any case.
+// add charges n more bytes, even beyond the bound.
 func (c *Conn) add(n int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,8 +114,8 @@ func (c *Conn) add(n int64) {
 	}
 }
 
-// settle gives back what a header was charged that has been read: all of it when the request has ended, and before that, with
-// TLS, what it does not cost because it has no more fields than a request may have.
+// settle gives back the charge of a header that was read: all of it when the request has ended; before that, under TLS, the
+// part above byteCost, as the request has no more fields than are allowed.
 func (c *Conn) settle(ended bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -133,7 +132,7 @@ func (c *Conn) settle(ended bool) {
 	}
 }
 
-// uncharge gives all back.
+// uncharge gives the whole charge back.
 func (c *Conn) uncharge() {
 	if c.bound == nil {
 		return
@@ -144,7 +143,7 @@ func (c *Conn) uncharge() {
 	c.total, c.header, c.over = 0, 0, true
 }
 
-// takes counts what was read, if it is of a header. It is false if there is no room for that.
+// takes charges bytes that were read, if they are of a header. It returns false if there is no room.
 func (c *Conn) takes(read []byte) bool {
 	switch c.phase.Load() {
 	case phaseAwaits:
@@ -179,7 +178,7 @@ func (c *Conn) takes(read []byte) bool {
 	return true
 }
 
-// headerEnd returns where a header ends in what was read, or -1.
+// headerEnd returns the index of a header's end in the bytes that were read, or -1.
 func headerEnd(read []byte) int {
 	end := bytes.Index(read, []byte("\r\n\r\n"))
 	if bare := bytes.Index(read, []byte("\n\n")); bare >= 0 && (end < 0 || bare < end) {
@@ -188,22 +187,22 @@ func headerEnd(read []byte) int {
 	return end
 }
 
-// refusal is the answer to a client whose connection is turned away.
+// refusal is the answer on a connection that is turned away.
 var refusal = func() []byte {
 	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":%s}}`, strconv.Quote(budget.ErrConnections.Error()))
 	return fmt.Appendf(nil, "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 }()
 
-// turned counts the connections that are being turned away: their clients are told why, and that takes a moment.
+// turned counts the connections that are being turned away, which takes a moment.
 type turned struct{ now atomic.Int32 }
 
-// How many connections are told at a time why they are closed, and for how long at most; the others are closed at once.
+// How many connections get the refusal at a time, and how long that may take; others are closed at once.
 const (
 	mostTurned = 64
 	turnedFor  = 500 * time.Millisecond
 )
 
-// away closes a connection, after its client was told why, if that can be.
+// away closes a connection, on a goroutine that writes the refusal first, if fewer than mostTurned are being turned away.
 func (t *turned) away(c *net.TCPConn) {
 	if t.now.Add(1) > mostTurned {
 		t.now.Add(-1)
@@ -217,8 +216,9 @@ func (t *turned) away(c *net.TCPConn) {
 	}()
 }
 
-// tell tells a client why its connection is closed. A client that speaks TLS could not read it; what comes first tells, if
-// nothing has come yet. What comes is read for a moment, as an answer is lost when bytes wait that were not read.
+// tell writes the refusal to a client, within turnedFor. first says that no byte has come yet: then it reads some to see
+// whether the client speaks TLS, and could not read the refusal. After the write it reads on, as unread bytes would make
+// the system drop the answer.
 func tell(c *net.TCPConn, first bool) {
 	_ = c.SetDeadline(time.Now().Add(turnedFor))
 	var began [512]byte
@@ -234,10 +234,10 @@ func tell(c *net.TCPConn, first bool) {
 	_, _ = io.Copy(io.Discard, io.LimitReader(c, 1<<20))
 }
 
-// recordHandshake begins what a client sends that speaks TLS (RFC 8446, section 5.1).
+// recordHandshake is the first byte from a client that speaks TLS (RFC 8446, section 5.1).
 const recordHandshake = 22
 
-// turnAway ends a connection whose header there is no room for, and returns the error for its reader.
+// turnAway refuses a connection when there is no room for a header, and returns the error for its reader.
 func (c *Conn) turnAway() error {
 	c.bound.Refused(c.RemoteAddr())
 	t := &c.connections.turned
@@ -247,5 +247,5 @@ func (c *Conn) turnAway() error {
 	if !c.secured {
 		t.now.Add(-1)
 	}
-	return &net.OpError{Op: "read", Net: "tcp", Addr: c.RemoteAddr(), Err: budget.ErrConnections} // which net/http does not answer
+	return &net.OpError{Op: "read", Net: "tcp", Addr: c.RemoteAddr(), Err: budget.ErrConnections} // net/http does not answer this error
 }

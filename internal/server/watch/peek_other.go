@@ -4,6 +4,6 @@ package watch
 
 import "net"
 
-// pending and peek can't be known here without trying.
+// pending and peek are not available on this system.
 func pending(*net.TCPConn) error { return nil }
 func peek(*net.TCPConn) error    { return nil }

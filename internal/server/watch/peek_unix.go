@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// pending returns the error that waits on a connection, if there is one.
+// pending returns the pending error of a connection's socket, or nil.
 func pending(c *net.TCPConn) (err error) {
 	control(c, func(fd int) {
 		if n, e := syscall.GetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_ERROR); e == nil && n != 0 {
@@ -18,12 +18,12 @@ func pending(c *net.TCPConn) (err error) {
 	return err
 }
 
-// peek returns the error that the next read will find, io.EOF at the end, and nil
-// if it will find bytes, or would have to wait.
+// peek returns the error that the next read would return, io.EOF at the end; nil
+// if the read would return bytes or wait.
 func peek(c *net.TCPConn) (err error) {
 	control(c, func(fd int) {
 		var one [1]byte
-		n, _, e := syscall.Recvfrom(fd, one[:], syscall.MSG_PEEK) // does not wait: Go's sockets don't
+		n, _, e := syscall.Recvfrom(fd, one[:], syscall.MSG_PEEK) // does not wait, as Go's sockets are non-blocking
 		switch {
 		case e == nil && n == 0:
 			err = io.EOF

@@ -4,6 +4,6 @@ package watch
 
 import "net"
 
-// isAcknowledged and isReset can't be known here.
+// isAcknowledged and isReset are not available on this system.
 func isAcknowledged(*net.TCPConn) bool { return false }
 func isReset(*net.TCPConn) bool        { return false }

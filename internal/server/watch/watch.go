@@ -1,5 +1,5 @@
-// Package watch wraps the connections on which a handler is served, so that it learns of
-// clients that left with bytes unread, and so that what connections take is bounded (charge.go).
+// Package watch wraps the connections on which a handler is served. The handler learns of
+// clients that left with bytes unread, and the memory of connections is bounded (charge.go).
 package watch
 
 import (
@@ -14,25 +14,26 @@ import (
 	"time"
 )
 
-// Connections are those that are watched, by their client's address. Entries are
-// added and removed as connections are accepted and closed. The zero value has none.
+// Connections are the watched connections, by their client's address. They are added
+// and removed as they are accepted and closed. The zero value has none. Its methods
+// may be called concurrently.
 type Connections struct {
-	Bound *Bound // what they may take; nil: there is no bound. Set before any is accepted
+	Bound *Bound // nil: no bound. Set before the first connection is accepted
 
 	open   sync.Map
 	turned turned
 }
 
-// A Source is where what a client was sent came from.
+// A Source is the origin of bytes that were written to a client.
 type Source = interface {
-	// Disconnected is called when the client at an address has left with bytes unread that it
-	// may have been sent since a time; zero: that is not known. It may be called more than once.
+	// Disconnected is called when the client at an address has left with bytes unread that were
+	// written after since; zero: not known. It may be called more than once.
 	Disconnected(from string, since time.Time)
 }
 
-// At returns the connection on which a request came, or nil if it is not watched
-// or carries several requests at a time. One below TLS says nothing: a client that has read all
-// may reset it all the same, because of the alert at its end.
+// At returns the connection of a request, or nil if it is not watched, carries several
+// requests at a time, or is under TLS: there a client that has read all bytes may reset it
+// nevertheless, because of the alert at its end.
 func (cs *Connections) At(r *http.Request) *Conn {
 	if r.ProtoMajor != 1 || r.TLS != nil {
 		return nil
@@ -42,19 +43,17 @@ func (cs *Connections) At(r *http.Request) *Conn {
 	return w
 }
 
-// Client reports whether the connection of the client at an address is open, and whether that has left.
+// Client reports whether a connection from an address is open, and whether its client has left.
 func (cs *Connections) Client(address string) (open, left bool) {
 	c, _ := cs.open.Load(address)
 	w, open := c.(*Conn)
 	return open, open && w.Gone()
 }
 
-// Listener wraps a listener whose connections are to be watched. The network says with a reset
-// that a client left with bytes unread. Only TCP connections are watched, and those below TLS say nothing of
-// that. Each counts for what [Connections.Bound] bounds, until it is closed.
+// Listener wraps a listener to watch its connections. A reset says that a client left with bytes unread. Only TCP
+// connections are watched, and under TLS not for resets. Each is charged to [Connections.Bound], until it is closed.
 //
-// What net/http answers there with 501 or 505 by itself, to a client that speaks another
-// HTTP, becomes 400.
+// Answers of net/http itself with 501 or 505, to a client that speaks another HTTP, become 400.
 func (cs *Connections) Listener(l net.Listener) net.Listener { return listener{l, cs} }
 
 type listener struct {
@@ -78,25 +77,25 @@ func (l listener) Accept() (net.Conn, error) {
 	}
 }
 
-// A Conn is a connection that says when it was reset. A client that closes it
-// before all was sent ends it first, and resets it when more comes.
+// A Conn is a connection that notes when it was reset. A client that closes it too
+// early first ends its own side, and resets the connection when more bytes come.
 type Conn struct {
 	*net.TCPConn
 	connections *Connections
 	addr        string      // the client's
-	ended       atomic.Bool // nothing more comes from the client
+	ended       atomic.Bool // the client sends no more
 	reset       atomic.Bool
-	closed      atomic.Bool // whether the client has left was asked for the last time
+	closed      atomic.Bool // no later check whether the client has left
 	sourced     atomic.Bool // source is not nil
-	halfClosed  atomic.Bool // this side has ended
+	halfClosed  atomic.Bool // this side was ended
 	charge
 
 	mu     sync.Mutex
-	source Source // of what was last written, and may not arrive; nil: nothing was, or it has
+	source Source // of the bytes last written, until they have arrived; nil: none
 }
 
-// Wrote notes that what a source has sent was written. The source is called if
-// the client turns out to have left with some of it unread.
+// Wrote notes that bytes of a source were written. It calls the source if the
+// client turns out to have left with some of them unread.
 func (c *Conn) Wrote(what Source) {
 	c.mu.Lock()
 	c.source = what
@@ -107,7 +106,7 @@ func (c *Conn) Wrote(what Source) {
 	}
 }
 
-// arrived notes that what was written has arrived: the client has sent more on the same connection.
+// arrived notes that the bytes written so far have arrived: the client has sent more on the connection.
 func (c *Conn) arrived() {
 	if c.sourced.Load() {
 		c.mu.Lock()
@@ -117,15 +116,15 @@ func (c *Conn) arrived() {
 	}
 }
 
-// last returns where what was written last came from, or nil.
+// last returns the source of the bytes last written, or nil.
 func (c *Conn) last() Source {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.source
 }
 
-// Gone reports whether the client has left, as far as the network knows. That is
-// sooner than a reader is told.
+// Gone reports whether the client has left, as far as the network knows. It
+// knows sooner than a reader.
 func (c *Conn) Gone() bool {
 	if !c.ended.Load() && !c.reset.Load() {
 		c.note(peek(c.TCPConn))
@@ -133,23 +132,22 @@ func (c *Conn) Gone() bool {
 	return c.ended.Load() || c.reset.Load()
 }
 
-// HasRead reports whether the client has left and has read all that was written, as far as the network knows: its system
-// has acknowledged all, and has not reset the connection, as it does where bytes are left unread.
+// HasRead reports whether the client has left and has read all bytes, as far as the network knows: its system has
+// acknowledged all, and has not reset the connection, as it does when bytes are left unread.
 func (c *Conn) HasRead() bool {
 	return c.ended.Load() && !c.reset.Load() && isAcknowledged(c.TCPConn)
 }
 
-// Acknowledged reports whether the client's system has acknowledged all that was written, as far as that can be known.
+// Acknowledged reports whether the client's system has acknowledged all bytes written, as far as that can be known.
 func (c *Conn) Acknowledged() bool { return isAcknowledged(c.TCPConn) }
 
-// Unsettled reports whether the client has left, and the network may yet say that it has not read all that was written, or is about to be:
-// it was not asked for the last time.
+// Unsettled reports whether the client has left, and may yet turn out not to have read all bytes: Close has not made the last check.
 func (c *Conn) Unsettled() bool { return c.Gone() && !c.closed.Load() }
 
 // HasLeft is Gone.
 func (c *Conn) HasLeft() bool { return c.Gone() }
 
-// IsFar reports whether the client is connected to another node: it is not.
+// IsFar reports whether the client is connected to another node: never.
 func (c *Conn) IsFar() bool { return false }
 
 func (c *Conn) Read(b []byte) (int, error) {
@@ -181,16 +179,16 @@ func (c *Conn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// fault begins what net/http answers by itself, without a handler, with status 501 to a
-// transfer coding and with 505 to a version that it does not know; faultHead is how its
-// header ends there, and in no answer of a handler, which has a date.
+// fault begins the answers of net/http itself, without a handler, with status 501 to a
+// transfer coding and 505 to a version that it does not know. faultHead ends their
+// header, and never that of a handler's answer, which has a date.
 var (
 	fault     = []byte("HTTP/1.1 50")
 	faultHead = []byte("\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n")
 )
 
-// notOurs returns what is to be written in the place of such an answer, or nil for all
-// else. The mistake is the client's, and is not to look like a failure of the server.
+// notOurs returns the bytes to write in the place of such an answer, or nil for
+// others. The mistake is the client's, and must not look like a failure of the server.
 func notOurs(b []byte) []byte {
 	if !bytes.HasPrefix(b, fault) || b[len(fault)] != '1' && b[len(fault)] != '5' {
 		return nil
@@ -203,24 +201,24 @@ func notOurs(b []byte) []byte {
 	return []byte("HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n" + text)
 }
 
-// Close closes the connection, and asks once more whether the client has left.
+// Close closes the connection, and checks once more whether the client has left.
 func (c *Conn) Close() error {
 	c.uncharge()
 	if c.last() != nil {
 		c.noteReset()
 	}
 	c.closed.Store(true)
-	c.connections.open.CompareAndDelete(c.addr, c) // now that all is known of it
+	c.connections.open.CompareAndDelete(c.addr, c) // after the last check
 	return c.TCPConn.Close()
 }
 
-// CloseWrite ends what this side says. The client's end of the connection is no reset then, whatever state it leaves.
+// CloseWrite ends this side of the connection. After that the connection's state does not count as a reset.
 func (c *Conn) CloseWrite() error {
 	c.halfClosed.Store(true)
 	return c.TCPConn.CloseWrite()
 }
 
-// noteReset notes a reset that no read and no write has found, or one that another goroutine has found, and has not noted yet.
+// noteReset notes a reset that no read or write has found, or that another goroutine has found but not noted yet.
 func (c *Conn) noteReset() {
 	c.note(pending(c.TCPConn))
 	if !c.halfClosed.Load() && !c.reset.Load() && isReset(c.TCPConn) {
@@ -228,7 +226,7 @@ func (c *Conn) noteReset() {
 	}
 }
 
-// note notes what an error says of the client.
+// note notes the end or the reset of the connection that an error means.
 func (c *Conn) note(err error) {
 	switch {
 	case err == nil:

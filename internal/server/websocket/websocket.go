@@ -1,5 +1,5 @@
 // Package websocket carries MCP's messages over a WebSocket, one in each text frame. It
-// knows neither sessions nor what the messages say.
+// knows neither sessions nor the content of messages.
 package websocket
 
 import (
@@ -19,7 +19,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// Subprotocol is what clients that know MCP may offer.
+// Subprotocol is the subprotocol that clients of MCP may offer.
 const Subprotocol = "mcp"
 
 // Why a connection is closed (RFC 6455, section 7.4.1).
@@ -31,26 +31,25 @@ const (
 	StatusTryAgainLater   = websocket.StatusTryAgainLater
 )
 
-// Options say how a connection behaves. All fields are required.
+// Options of a connection. All fields are required.
 type Options struct {
 	MostBytes    int64         // of a message
 	WriteTimeout time.Duration // how long a write may take
 	PingTimeout  time.Duration // how long a sign of life may take
-	// Meter counts and bounds the messages that are read. setDeadline sets by when more
-	// of a message has to come; zero: there is no bound.
+	// Meter returns a meter of the messages that are read. setDeadline sets the time by
+	// which more of a message has to come; zero: no bound.
 	Meter func(setDeadline func(time.Time) error) Meter
 }
 
-// A Meter counts and bounds one message after the other while it is read.
+// A Meter counts and bounds messages while they are read, one after the other.
 type Meter interface {
-	// Begin returns what a message is to be read from, instead of r.
+	// Begin returns the reader to read a message from, instead of r.
 	Begin(r io.Reader) io.Reader
 	// Done is called when the message was read.
 	Done()
 }
 
-// A Conn is a WebSocket. Read may run beside the other methods; those run one after the
-// other.
+// A Conn is a WebSocket. Read may run beside the other methods, which run one after the other.
 type Conn struct {
 	ws    *websocket.Conn
 	wire  wire
@@ -58,7 +57,7 @@ type Conn struct {
 	meter Meter
 
 	closing atomic.Bool  // Close has set the deadline
-	reading atomic.Int64 // since when a message is waited for, in ticks; 0: it is not
+	reading atomic.Int64 // since when Read waits, in ticks; 0: it does not run
 	pinging atomic.Bool
 	pings   sync.WaitGroup
 }
@@ -75,15 +74,15 @@ func IsUpgrade(r *http.Request) bool {
 	return false
 }
 
-// Refuse answers a handshake that has a fault of its own, and reports whether it has one.
+// Refuse answers a handshake that is invalid by itself, and reports whether it is.
 func Refuse(w http.ResponseWriter, r *http.Request) bool {
 	t := &trial{to: w, head: make(http.Header)}
-	_, _ = websocket.Accept(t, r, &websocket.AcceptOptions{InsecureSkipVerify: true}) // which a trial refuses at the latest
+	_, _ = websocket.Accept(t, r, &websocket.AcceptOptions{InsecureSkipVerify: true}) // a trial's Hijack fails at the latest
 	return !t.good
 }
 
-// Accept answers a handshake. After an error the request is answered. Origin and Host
-// must have been checked.
+// Accept answers a handshake, also if it returns an error. The caller must have
+// checked Origin and Host.
 func Accept(w http.ResponseWriter, r *http.Request, opts Options) (*Conn, error) {
 	c := &Conn{opts: opts}
 	c.wire.timeout = opts.WriteTimeout
@@ -109,21 +108,20 @@ func (c *Conn) setDeadline(by time.Time) error {
 	return c.wire.SetReadDeadline(by)
 }
 
-// buffers are what messages are read into and written from: a connection that waits holds
-// none.
+// buffers are for reading and writing messages: a connection that waits holds none.
 var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-// mostBuffered is how many bytes are gathered before they are written, and half of what
-// a buffer may hold that is kept.
+// mostBuffered is how many bytes are gathered before they are written, and half the
+// capacity of the largest buffer that is kept.
 const mostBuffered = 64 << 10
 
-// Read returns the next message, which is the caller's to keep. A *jsonrpc.Error says
-// that one was left out, and why. After any other error the connection is of no use.
+// Read returns the next message, which the caller may keep. A *jsonrpc.Error says why
+// a message was left out. After any other error the connection is unusable.
 func (c *Conn) Read() ([]byte, error) {
 	c.reading.Store(ticks())
 	defer c.reading.Store(0)
 	kind, r, err := c.ws.Reader(context.Background())
-	if errors.Is(err, io.EOF) { // not the io.EOF of a pipe, whose client may still read
+	if errors.Is(err, io.EOF) { // io.EOF would say that the client may still read
 		err = io.ErrUnexpectedEOF
 	}
 	if err != nil {
@@ -165,13 +163,13 @@ func (c *Conn) Write(lines []byte) error {
 	return c.wire.release()
 }
 
-// Ping asks the other end for a sign of life, and breaks the connection if none comes. It
-// does not wait. Who sends anything lives. While a message is being handled nobody reads,
-// and nobody can tell; nor can they where this process itself stood still: then the next
-// ping tells.
+// Ping asks the client for a sign of life, and breaks the connection if none comes. It
+// does not wait. Any bytes from the client are a sign of life. It does not break the
+// connection if no Read was waiting, as while a message is handled, or if this process
+// itself stood still: then the next ping decides.
 func (c *Conn) Ping() {
 	if c.pinging.Swap(true) {
-		return // the last one is still out
+		return // the last ping is still out
 	}
 	asked := ticks()
 	c.pings.Go(func() {
@@ -188,22 +186,21 @@ func (c *Conn) Ping() {
 	})
 }
 
-// closeTimeout is how long the other end may take to say that it understands why a
-// connection ends.
+// closeTimeout is how long the client may take to answer a close frame.
 const closeTimeout = 5 * time.Second
 
-// Close ends the connection, and with it Read. It says why, and waits a little for the
-// other end to say that it understands.
+// Close ends the connection, and with it Read. It sends a close frame, and waits up to
+// closeTimeout for the client's.
 func (c *Conn) Close(code websocket.StatusCode, reason string) {
 	c.closing.Store(true)
-	// Who sends half of a frame is not waited for.
+	// A client that sends half of a frame is not waited for.
 	_ = c.wire.SetReadDeadline(time.Now().Add(closeTimeout))
-	_ = c.ws.Close(code, reason) // who has gone does not hear it
+	_ = c.ws.Close(code, reason) // the client may have left
 	c.pings.Wait()
 }
 
-// began is when ticks began.
+// began is the zero of ticks.
 var began = time.Now()
 
-// ticks is the time, in nanoseconds, by a clock that nobody sets. It is never 0.
+// ticks returns the monotonic time since began, in nanoseconds. It is never 0.
 func ticks() int64 { return int64(time.Since(began)) + 1 }

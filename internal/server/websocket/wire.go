@@ -13,14 +13,13 @@ import (
 	"holdfast/internal/protocol"
 )
 
-// upgrade is the answer to a handshake, of which the WebSocket gets the connection
-// as a wire.
+// upgrade is the response to a handshake. The WebSocket gets its connection as a wire.
 type upgrade struct {
 	http.ResponseWriter
 	wire *wire
 }
 
-// WriteHeader names the session only to who gets a WebSocket.
+// WriteHeader removes the session's id from a response that is not a WebSocket.
 func (u *upgrade) WriteHeader(status int) {
 	if status != http.StatusSwitchingProtocols {
 		u.Header().Del(protocol.HeaderSession)
@@ -35,12 +34,12 @@ func (u *upgrade) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		return nil, nil, err
 	}
 	u.wire.Conn = c
-	// Room for the head of a frame: what is larger goes through.
+	// Room for the head of a frame: larger writes are not buffered.
 	return u.wire, bufio.NewReadWriter(rw.Reader, bufio.NewWriterSize(u.wire, 128)), nil
 }
 
-// A trial is where a handshake is answered to see whether it has a fault: only then the
-// client gets the answer.
+// A trial is a response to try a handshake with: the client gets it only if it refuses
+// the handshake.
 type trial struct {
 	to   http.ResponseWriter
 	head http.Header
@@ -69,12 +68,12 @@ func (t *trial) Write(text []byte) (int, error) {
 // Hijack implements [http.Hijacker].
 func (t *trial) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, http.ErrHijacked }
 
-// A wire is the connection below a WebSocket. What is written while it is held
-// goes out in one write.
+// A wire is the connection below a WebSocket. Bytes that are written while it
+// is held go out in one write.
 type wire struct {
 	net.Conn
 	timeout  time.Duration // for a write
-	received atomic.Int64  // when anything came last, in ticks
+	received atomic.Int64  // when the last bytes came, in ticks
 
 	mu   sync.Mutex
 	held *bytes.Buffer
@@ -109,7 +108,7 @@ func (w *wire) send(b []byte) (int, error) {
 	return w.Conn.Write(b)
 }
 
-// flush writes what is held. w.mu is held.
+// flush writes the held bytes. w.mu is held.
 func (w *wire) flush() error {
 	if w.held.Len() == 0 {
 		return nil
@@ -119,7 +118,7 @@ func (w *wire) flush() error {
 	return err
 }
 
-// hold gathers what is written from now on, until release writes it.
+// hold gathers the bytes of later writes, until release writes them.
 func (w *wire) hold() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
