@@ -16,7 +16,7 @@ import (
 // storeTimeout is as in package session.
 const storeTimeout = 5 * time.Second
 
-// Options are those of a [Finder], and what it asks its node.
+// Options are those of a [Finder], with the functions of its node.
 type Options struct {
 	Store    shared.Store // nil: there is nothing to be found
 	Logger   *slog.Logger
@@ -34,8 +34,8 @@ type Finder struct {
 	Options
 
 	homes   func() Homes  // or nil
-	looking chan struct{} // held by who looks through all records
-	pause   time.Time     // before that nobody looks again; guarded by looking
+	looking chan struct{} // held by the goroutine that looks through all records
+	pause   time.Time     // no goroutine looks again before; guarded by looking
 	shed    atomic.Uint64 // see Shed
 	last    atomic.Pointer[orphans]
 
