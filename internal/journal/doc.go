@@ -104,6 +104,6 @@ type Options struct {
 	MostQueued int             // bytes of a log that wait, or are being appended, before [Log.Flush] waits for room
 
 	Loses func(error) bool    // whether nothing can be appended to a session after this error of an append; nil: never
-	Count func(n int64)       // gets the number of bytes that are queued, and, negative, of those that are so no more; may be nil
+	Count func(n int64)       // gets the number of bytes that are queued, and, negative, of those that no longer are; may be nil
 	Go    func(f func()) bool // runs f on a goroutine of its own, if one may begin
 }

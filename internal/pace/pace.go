@@ -60,7 +60,7 @@ type Pace struct {
 type lag struct {
 	marks []mark        // places that were not told yet, one in each 1/marksKept of the kept bytes
 	told  int64         // bytes that were told, at the least
-	at    time.Time     // when the reader told anything last
+	at    time.Time     // when the reader last told an entry
 	slow  bool          // it is not waited for until it has caught up
 	room  chan struct{} // closed when it has caught up; nil if no goroutine waits
 }

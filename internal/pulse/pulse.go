@@ -47,7 +47,7 @@ func Of(all []*Pulse, params []byte) *Pulse {
 	return nil
 }
 
-// Due returns when the next progress of ours is due; far in the future for nil.
+// Due returns when our next notification is due; far in the future for nil.
 func (p *Pulse) Due() time.Duration {
 	if p == nil {
 		return math.MaxInt64

@@ -35,7 +35,7 @@ type Reader struct {
 	before          *Reader // the reader with an outlet that this one has taken the place of, or nil
 	stop            func()
 	disconnectAsked atomic.Pointer[Disconnect]
-	observed        *observed         // nil where there are no observers
+	observed        *observed         // nil if there are no observers
 	like            likeness.Likeness // of a call that had ended when the reader came
 	sent            Sent              // the answer that it has written to its end; guarded by Streams.mu
 }
@@ -74,7 +74,7 @@ const (
 	Stays               // of the standalone stream, with a connection that may stay beside another: it asks [Reader.Aside]
 )
 
-// IsForgotten reports whether the stream of a cursor is of an earlier life of the session, which nothing is known of.
+// IsForgotten reports whether the stream of a cursor is of an earlier life of the session, of which nothing is kept.
 func (t *Streams) IsForgotten(at stream.Cursor) bool {
 	now, first := t.owner.Epochs()
 	return first != 0 && (at.Epoch != 0 && at.Epoch < first || at.Epoch > now)

@@ -42,7 +42,7 @@ type Manager struct {
 	watched    watched.Options // of calls that are asked for by a name
 	shared     shared.Store    // the store, if other nodes take its sessions over; else nil
 	many       manyServers     // the backend, if it has many servers; else nil
-	listTeller listTeller      // the same, if their lists may change
+	listTeller listTeller      // the backend, if the lists of its servers may change
 	userCode
 	keys      *idempotency.Keys
 	resumes   resume.Requests[*Session]
@@ -189,7 +189,7 @@ func (m *Manager) begin(r *http.Request, principal caller.Principal, kind kind, 
 	ctx, stop := context.WithTimeout(r.Context(), storeTimeout)
 	lease, err := m.store.Create(ctx, s.key, record)
 	stop()
-	if err != nil && unavailable(err) && m.work.Go(func() { m.end(s, err) }) { // it may be there all the same; that takes as long again
+	if err != nil && unavailable(err) && m.work.Go(func() { m.end(s, err) }) { // the store may have it all the same; to end it may take as long again
 		return nil, fmt.Errorf("session not begun: %w", err)
 	}
 	if err == nil {

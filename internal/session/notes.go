@@ -69,7 +69,7 @@ func (c *Call) appendNote(dst []byte) []byte {
 type sessionNote struct {
 	news
 	Revision   string          `json:"revision"`
-	Delivered  uint64          `json:"told"` // of the standalone stream, at the least
+	Delivered  uint64          `json:"told"` // how far its client was told the standalone stream, at the least
 	Safe       []string        `json:"safe"` // tools that may be called again
 	Left       bool            `json:"left"` // see [usage]
 	Initialize json.RawMessage `json:"initialize"`

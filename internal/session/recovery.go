@@ -29,7 +29,7 @@ type recovery struct {
 	msgs  []jsonrpc.Message // until the note is queued and a backend has the first of them
 	noted bool              // the note is queued
 
-	stored chan struct{} // closed when the note is stored, or will not be; nil before it is to be queued
+	stored chan struct{} // closed when the note is stored, or will not be; nil while the call needs none
 	failed error         // why the store refused the note; to be read once stored is closed
 }
 

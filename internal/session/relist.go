@@ -16,7 +16,7 @@ import (
 
 // A listTeller is a backend with many servers that may change their lists without a notification. It may be called concurrently, and does not wait.
 type listTeller interface {
-	// Lists returns a number that changes when clients of the server with a name are to list again; 0: the
+	// Lists returns a number that changes when clients of the server with a name have to list again; 0: the
 	// conversation itself tells them.
 	Lists(server string) uint64
 }
@@ -40,7 +40,7 @@ func (m *Manager) listsOf(server string) uint64 {
 // and its lock is taken after Session.mu.
 type offering struct {
 	mu      sync.Mutex
-	lists   uint64 // of which clients were last told: a number of [listTeller]
+	lists   uint64 // the number, of [listTeller], that clients were last told of
 	answer  uint64 // a hash of the server's answer to initialize; 0: not known
 	differs bool   // the answer is another one than when clients were last told
 	begins  bool   // the session has begun again, and the server has not answered to initialize since
@@ -92,8 +92,8 @@ func (o *offering) compare(result []byte, lists uint64) (begun, differs bool) {
 	return false, o.differs
 }
 
-// changed reports whether clients are to be told that the lists have changed, and notes that they are. lists is their number, and lacks
-// are those that the server does not have.
+// changed reports whether clients have to be told that the lists have changed, and notes that they are. lists is their number, and
+// lacks are those that the server does not have.
 func (o *offering) changed(lists uint64) (lacks uint8, changed bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -137,8 +137,8 @@ func (s *Session) tellLists() {
 	relist(s, all)
 }
 
-// relist tells the client of a session to list again, by the methods of notifications. The client need not be connected: if the
-// session falls asleep before the client reads them, it is told when the session wakes.
+// relist tells the client of a session to list again, by notifications with some methods. The client need not be connected: if
+// the session falls asleep before the client reads them, it is told when the session wakes.
 func relist(s *Session, methods []string) {
 	if len(methods) == 0 {
 		return

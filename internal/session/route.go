@@ -161,7 +161,7 @@ func (s *Session) begun(initialize []byte) {
 	}
 }
 
-// listed takes in the answer to a tools/list, which was given at a version of the list, and reports whether our tools are to be added.
+// listed takes in the answer to a tools/list, which was given at a version of the list, and reports whether our tools have to be added.
 func (s *Session) listed(rq *inflight, result []byte, at int32) (adds bool) {
 	listed := s.Tools.Learn(result, at, rq.list == at)
 	s.events.toolsPage(result)

@@ -17,7 +17,7 @@ type serverRequest struct {
 	id     []byte // the backend's own
 	method string
 	call   *Call // it went to the stream of this one
-	// guessed says that the backend did not say of which call it is, and that there were several.
+	// guessed says that the backend named no call, and that several were in flight.
 	guessed bool
 
 	// Of a question of a modern backend to the client of a task.

@@ -23,9 +23,9 @@ type Service interface {
 
 // An offer says to which sessions a service is offered, and changes the responses to their clients.
 type offer interface {
-	// Member is the name under which the note of a session says that it is offered.
+	// Member is the name under which the note of a session says that the service is offered.
 	Member() string
-	// Suits reports whether it is offered in a session of a revision, beside a backend with this result of initialize. s.mu is held.
+	// Suits reports whether the service is offered in a session of a revision, beside a backend with this result of initialize. s.mu is held.
 	Suits(s *Session, revision string, result []byte) bool
 	// Change returns the backend's response to a request as clients with the service get it.
 	Change(method string, response []byte) []byte
@@ -33,7 +33,7 @@ type offer interface {
 
 // An answerer answers requests of the client in the backend's place.
 type answerer interface {
-	// Owns reports whether it answers the requests of a method.
+	// Owns reports whether the service answers the requests of a method.
 	Owns(method string) bool
 	// About returns the text of a ticket that names the call which a request is about, maybe of another session, and the
 	// purpose of the ticket; "" for other requests. waits says that the request may wait for that call.
@@ -47,7 +47,7 @@ type answerer interface {
 
 // A deferrer answers the client of a call when the call begins: the call is deferred, and its client comes back for the outcome.
 type deferrer interface {
-	// Defers reports whether the call of a request is to be deferred.
+	// Defers reports whether the service defers the call of a request.
 	Defers(m *jsonrpc.Message) bool
 	// Begun returns the service's record of a deferred call, which no other goroutine knows yet.
 	Begun(s *Session) watched.Deferred

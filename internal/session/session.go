@@ -332,7 +332,7 @@ func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Hea
 	return nil
 }
 
-// Refuse tells the client of a session with a single stream, on that, that a request was not taken.
+// Refuse tells the client of a session with a single stream that a request was not taken, and reports whether it could.
 func (s *Session) Refuse(id []byte, why *jsonrpc.Error) bool {
 	return s.single && s.standalone.emit(jsonrpc.AppendError(nil, id, why), false)
 }

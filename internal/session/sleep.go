@@ -146,7 +146,7 @@ func (m *Manager) canSleep(s *Session, now time.Duration) bool {
 	return ok && !store.Says(s.key)
 }
 
-// maySleep reports whether a session that can sleep is to do so. s.mu is held.
+// maySleep reports whether a session that can sleep may do so now. s.mu is held.
 func (m *Manager) maySleep(s *Session) bool {
 	b := &s.backend
 	switch {

@@ -30,7 +30,7 @@ func (m *Manager) awaitTakeOvers(ctx context.Context) {
 
 // taking is a session that is being taken over.
 type taking struct {
-	done chan struct{} // closed when it is
+	done chan struct{} // closed at the end of the take-over
 	s    *Session
 	err  error
 }

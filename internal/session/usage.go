@@ -30,7 +30,7 @@ type usage struct {
 	times     *times
 	lastSeen  atomic.Int64 // when the client last sent something, by the manager's clock
 	heldUntil atomic.Int64 // until when it does not expire, by the manager's clock
-	reserved  atomic.Int32 // requests that have it as their carrier, and may not have begun
+	reserved  atomic.Int32 // requests that wait for their turn, or have it as their carrier, and may not have begun
 	calls     atomic.Int32 // requests in flight
 	readers   atomic.Int32 // that are connected
 	left      atomic.Bool  // its client has ended it, and heirs in it are kept

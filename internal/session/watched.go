@@ -45,7 +45,7 @@ func (s *Session) NameCall(number uint64, m *jsonrpc.Message, header http.Header
 	return since, nil
 }
 
-// awaitStored waits until the store has the call's note, if there is to be one.
+// awaitStored waits until the store has the call's note, if the call has one.
 func (c *Call) awaitStored() error {
 	if c.recovery == nil {
 		return nil

@@ -32,7 +32,7 @@ type Owner interface {
 	Record(r Running, begin func(over bool) *Call) *Call
 	// Hold keeps the session for as long as a call that ends now can be asked for.
 	Hold()
-	// Moved reports whether the session has left this node, and Taken whether it was another's.
+	// Moved reports whether the session has left this node, and Taken whether it was taken over from another.
 	Moved() bool
 	Taken() bool
 	// OpenRequests returns the backend's requests in a stream, up to the entry seq, that wait for a response.

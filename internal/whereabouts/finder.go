@@ -20,16 +20,16 @@ const storeTimeout = 5 * time.Second
 type Options struct {
 	Store    shared.Store // nil: there is nothing to be found
 	Logger   *slog.Logger
-	NotFound error // of sessions that have no record
+	NotFound error // for sessions without a record
 	Work     *departure.Work
 
-	// IsHere reports whether a session is here, or about to end, and IsKnown whether it is that, or about to come.
+	// IsHere reports whether a session is here, or about to end, and IsKnown whether it is here, or about to end or to come.
 	IsHere, IsKnown func(key stream.SessionKey) bool
 	// TakeOver takes over a session for a sweep.
 	TakeOver func(ctx context.Context, at *Record)
 }
 
-// A Finder finds sessions that are not on this node. Its methods may be called concurrently, but for Sweep.
+// A Finder finds sessions that are not on this node. Its methods may be called concurrently, except Sweep.
 type Finder struct {
 	Options
 

@@ -18,7 +18,7 @@ import (
 // sessions without an owner: they are found by a look through all records, with a result that is kept, by
 // principal, until a node is lost or gives sessions up. docs/decisions has the reasons.
 
-// Homes is where sessions may be that are not on this node.
+// Homes are the nodes that may have the sessions which are not on this node.
 type Homes struct {
 	Nodes   []string // the other nodes that live, except doors
 	Changes uint64   // grows whenever one of them is lost, or begins to give its sessions up

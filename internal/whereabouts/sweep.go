@@ -134,8 +134,8 @@ func (sw *sweep) find(ctx context.Context, gone func(node string) bool, mine fun
 	return err
 }
 
-// Alone reports whether no other node can ever have had a session of the store since this one began: after
-// one sweep all sessions have an owner, except those that this node has lost itself.
+// Alone reports whether no other node can ever have had a session of the store since this one began: after one
+// sweep all sessions with calls that have not ended have an owner, except those that this node has lost itself.
 func (f *Finder) Alone() bool {
 	store, ok := f.Store.(interface{ Alone() bool })
 	return ok && store.Alone()
@@ -144,7 +144,7 @@ func (f *Finder) Alone() bool {
 // A sweep has the sessions that were found, for the goroutines that take them over.
 type sweep struct {
 	f    *Finder
-	more chan struct{} // told that there are more, or no more to come
+	more chan struct{} // told that there are more sessions, or that no more will come
 
 	mu    sync.Mutex
 	found []shared.Session
