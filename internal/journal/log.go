@@ -12,17 +12,14 @@ const (
 	// roomKept is how many queued entries an idle log keeps room for.
 	roomKept = 4
 
-	// mostTurn is how many bytes go into one append, if there is more than one entry
-	// of them.
+	// mostTurn is how many bytes go into one append of more than one entry.
 	mostTurn = 512 << 10
 
-	// mostTurns is how often one goroutine appends what others say before another
-	// takes its place.
+	// mostTurns is how often one goroutine appends the entries of others before another takes its place.
 	mostTurns = 16
 )
 
-// A Log puts what the writers of a session say into the store. Its methods may be called concurrently, after
-// [Log.Init].
+// A Log puts the entries of a session's writers into the store. Its methods may be called concurrently, after [Log.Init].
 type Log[W Writer] struct {
 	owner Owner[W]
 	opts  *Options
@@ -43,7 +40,7 @@ type Log[W Writer] struct {
 // Init makes l the log of a session.
 func (l *Log[W]) Init(owner Owner[W], opts *Options) { l.owner, l.opts = owner, opts }
 
-// Queue adds to the next append. Flush must follow, when no lock is held.
+// Queue adds an entry to the next append. Flush must follow, when no lock is held.
 func (l *Log[W]) Queue(x Entry[W]) {
 	l.mu.Lock()
 	l.waiting = append(l.waiting, x)
@@ -54,8 +51,8 @@ func (l *Log[W]) Queue(x Entry[W]) {
 	}
 }
 
-// Flush appends all that is queued, unless another goroutine is at it already: then
-// it waits only if too much is queued.
+// Flush appends all queued entries, unless another goroutine is appending: then it
+// waits only if too many bytes are queued.
 func (l *Log[W]) Flush() {
 	l.mu.Lock()
 	for l.busy || l.holders > 0 {
@@ -81,8 +78,8 @@ func (l *Log[W]) isHere() bool {
 	return ok
 }
 
-// InOneAppend has what f queues go as one append, as far as it fits into one, if no goroutine
-// is appending. Several may do so at a time: the last of them appends for all.
+// InOneAppend makes one append of the entries that f queues, as far as they fit into one, if no goroutine is
+// appending. Several calls may run at a time: the last of them appends for all.
 func (l *Log[W]) InOneAppend(f func()) {
 	l.mu.Lock()
 	l.holders++
@@ -135,8 +132,8 @@ func (l *Log[W]) EachUnstored(by W, do func(x *Entry[W])) {
 	each(l.waiting)
 }
 
-// drain appends what is queued, and after some turns leaves it to a goroutine of
-// its own. l.mu is held, and is not when it returns.
+// drain appends the queued entries, and after some turns leaves that to a goroutine
+// of its own. l.mu is held, and is not when it returns.
 func (l *Log[W]) drain(turns int) {
 	for len(l.waiting) > 0 {
 		if turns--; turns == 0 && l.opts.Go(l.drainAll) {
@@ -188,7 +185,7 @@ func portion[W Writer](turn []Entry[W]) (n, size int) {
 	return n, size
 }
 
-// release lets go of entries that were appended, or will not be, and have size bytes.
+// release drops entries that were appended, or will not be, and have size bytes.
 func (l *Log[W]) release(turn []Entry[W], size int) {
 	for i := range turn {
 		if turn[i].Done != nil {
@@ -254,7 +251,7 @@ func (l *Log[W]) append(rest []Entry[W], n int) {
 	}
 }
 
-// record numbers an entry, which is the track's.
+// record numbers an entry of the track, and returns its record.
 func (x *Entry[W]) record(t *Track) stream.Record {
 	r := stream.Record{Number: x.Number, Note: x.Note, Entry: stream.Entry{Data: x.Data, Last: x.Last}}
 	if !x.Note {
@@ -284,7 +281,7 @@ func takeBack[W Writer](turn []Entry[W]) {
 }
 
 // oneByOne puts the first n entries of rest, which were refused together, into the
-// store one by one, so that only those suffer that can't be kept.
+// store one by one, so that only the entries suffer that can't be kept.
 func (l *Log[W]) oneByOne(ctx context.Context, lease stream.Lease, rest []Entry[W], n int) {
 	for i := range n {
 		x := &rest[i]
@@ -318,8 +315,8 @@ func (l *Log[W]) put(ctx context.Context, lease stream.Lease, by W, records ...s
 	return err
 }
 
-// refused puts what the owner says into the place of the first entry of rest, which the store did
-// not take. It returns why the store has not taken that either.
+// refused puts the entries of [Owner.Refused] into the place of the first entry of rest, which the store did
+// not take. Its error says why the store did not take these either.
 func (l *Log[W]) refused(ctx context.Context, lease stream.Lease, rest []Entry[W], err error) error {
 	x := &rest[0]
 	t := x.By.Track()

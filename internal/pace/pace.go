@@ -1,5 +1,5 @@
-// Package pace has what is written wait for its reader: of a stream that says more than the store keeps of it, a reader that is slower
-// would lose the oldest entries. It is waited for as long as it gets on. The package knows nothing of calls.
+// Package pace makes writers wait for the reader of their stream: if the stream has more entries than the store keeps, a slower reader
+// would lose the oldest. The reader is waited for as long as it gets on. The package knows nothing of calls.
 //
 // The lock of a [Pace] comes after those of its [Stream]. It is not held while the stream or the store is asked.
 package pace
@@ -14,18 +14,17 @@ import (
 const (
 	// stalled is how long a reader may write nothing before it is not waited for.
 	stalled = time.Second
-	// Most is how long a reader may take to catch up before it is too slow: what else its session's backend has to say
-	// waits too.
+	// Most is how long a reader may take to catch up before it is too slow: other messages of its session's backend wait, too.
 	Most = 5 * time.Second
-	// entryRoom is about what an entry costs the store beside its bytes.
+	// entryRoom is about how many bytes an entry costs the store beside its data.
 	entryRoom = 64
-	// pressedKept is the part of what is kept of a stream that its reader may be behind where the store has little room.
+	// pressedKept is the denominator of the part of the kept bytes of a stream that its reader may be behind if the store has little room.
 	pressedKept = 8
 	// marksKept is how many places in a stream are remembered.
 	marksKept = 32
 )
 
-// Options are what the paces of a node have in common.
+// Options are those of all paces of a node.
 type Options struct {
 	Kept int64           // how much of a stream the store keeps, in bytes; 0: not known
 	Room Room            // the store, if it has a bound in all; else nil
@@ -34,19 +33,18 @@ type Options struct {
 
 // A Room is a store that has a bound for all that it keeps.
 type Room interface {
-	Pressed(stream.Lease) bool      // what it can't drop is more than half of that
-	Tight(stream.Lease) bool        // and nearly all
-	Shed(id stream.ID, upTo uint64) // drops what was read of a stream, while room is tight
+	Pressed(stream.Lease) bool      // entries that it can't drop take more than half of that
+	Tight(stream.Lease) bool        // they take nearly all
+	Shed(id stream.ID, upTo uint64) // drops the entries of a stream up to one that were read, while room is tight
 }
 
-// A Stream is what is written at a pace.
+// A Stream is a stream that is written at the pace of its reader.
 type Stream interface {
 	ID() stream.ID
 	Lease() stream.Lease
-	// IsOver reports whether nothing more is said in the stream here.
+	// IsOver reports whether no more entries are added to the stream here.
 	IsOver() bool
-	// Read returns the last entry that was said, and since when the stream has its reader; zero: it has none. expected says that one
-	// is to come.
+	// Read returns the last entry that was said, and since when the stream has its reader; zero: it has none. expected says that a reader will come.
 	Read() (said uint64, since time.Time, expected bool)
 }
 
@@ -54,23 +52,23 @@ type Stream interface {
 type Pace struct {
 	mu    sync.Mutex
 	told  uint64 // sequence of the last entry that a reader has written out
-	bytes int64  // said, if it is known how many are kept
+	bytes int64  // of all entries, if it is known how many bytes are kept
 	lag   *lag   // nil for streams that say little
 }
 
 // A lag is how far a reader is behind.
 type lag struct {
-	marks []mark        // places that were not told yet, by a 1/marksKept of what is kept
+	marks []mark        // places that were not told yet, one in each 1/marksKept of the kept bytes
 	told  int64         // bytes that were told, at the least
-	at    time.Time     // when the reader told anything last
+	at    time.Time     // when the reader last told an entry
 	slow  bool          // it is not waited for until it has caught up
-	room  chan struct{} // closed when it has; nil if nothing waits
+	room  chan struct{} // closed when it has caught up; nil if no goroutine waits
 }
 
 // A mark is a place in a stream.
 type mark struct {
 	seq   uint64
-	bytes int64 // said up to there
+	bytes int64 // of the entries up to there
 }
 
 // Said notes that the entry seq was said, of n bytes.
@@ -95,7 +93,7 @@ func (p *Pace) Said(o *Options, seq uint64, n int) {
 	}
 	l := p.lag
 	l.marks = append(l.marks, mark{seq, p.bytes})
-	if len(l.marks) > 2*marksKept { // nobody reads
+	if len(l.marks) > 2*marksKept { // no client reads
 		l.marks = append(l.marks[:0], l.marks[marksKept:]...)
 	}
 }
@@ -132,9 +130,8 @@ func (p *Pace) Reach(o *Options, seq, said uint64) {
 	}
 }
 
-// Await waits while the stream's reader is behind by nearly what is kept, and gets on.
-// Where the store has hardly any room it waits for the reader to have all, and gives the room
-// of that back. No lock is held.
+// Await waits while the stream's reader is behind by nearly all kept bytes, and gets on. If the store has
+// hardly any room, Await waits until the reader has all entries, and frees their room. No lock is held.
 func (p *Pace) Await(o *Options, s Stream) {
 	if o.Room != nil && o.Room.Tight(s.Lease()) {
 		p.await(o, s, p.lacks)
@@ -170,8 +167,8 @@ func (p *Pace) await(o *Options, s Stream, lag func(o *Options, s Stream, began 
 	}
 }
 
-// isBehind returns what is closed when the stream's reader has caught up, if that is to be
-// waited for, since a time.
+// isBehind returns a channel that is closed when the stream's reader has caught up; nil: the wait, which
+// began at a time, is over.
 func (p *Pace) isBehind(o *Options, s Stream, began time.Time) <-chan struct{} {
 	bound := o.Kept / pressedKept
 	if o.Room == nil || !o.Room.Pressed(s.Lease()) {
@@ -192,8 +189,8 @@ func (p *Pace) isBehind(o *Options, s Stream, began time.Time) <-chan struct{} {
 	return l.awaitRoom()
 }
 
-// lacks is isBehind for when the stream's reader is to have all, however little that is:
-// it may not have begun to read, and what is said next would take the room of that.
+// lacks is isBehind for a wait until the stream's reader has all entries, however few: it may not have begun
+// to read, and the next entries would take their room.
 func (p *Pace) lacks(_ *Options, s Stream, began time.Time) <-chan struct{} {
 	said, came, expected := s.Read()
 	over := s.IsOver()
@@ -216,7 +213,7 @@ func (p *Pace) lacks(_ *Options, s Stream, began time.Time) <-chan struct{} {
 	return l.awaitRoom()
 }
 
-// awaitRoom returns what is closed when the reader gets on.
+// awaitRoom returns a channel that is closed when the reader has caught up.
 func (l *lag) awaitRoom() <-chan struct{} {
 	if l.room == nil {
 		l.room = make(chan struct{})

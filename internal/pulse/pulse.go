@@ -1,5 +1,5 @@
-// Package pulse makes progress of our own for requests whose server is silent, so that hosts which wait longer for a call
-// that makes progress do so. It says no more than that the request runs.
+// Package pulse makes progress notifications of our own for requests with a silent server, so that hosts which wait
+// longer for a call that makes progress do so. They say no more than that the request runs.
 package pulse
 
 import (
@@ -12,28 +12,28 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// StillRunning is the message of progress of ours, where the server's has none.
+// StillRunning is the message of our own progress, if the server's has none.
 const StillRunning = "still running"
 
-// A Pulse is the progress of one request, of its server and of ours. One goroutine uses it at a time, until what it says is
-// queued: the order of the stream is that of the values.
+// A Pulse is the progress of one request, the server's and our own. One goroutine uses it at a time, until the notification
+// is queued: the order of the stream is that of the values.
 type Pulse struct {
 	every time.Duration
-	due   time.Duration // when our next is, by the caller's clock
+	due   time.Duration // when our next notification is, by the caller's clock
 	token []byte        // raw, as the client spelled it
 
-	said           bool    // there was any
-	ours           bool    // there was one of ours
-	last           float64 // the value of the last one
-	total, message []byte  // raw, of the server's last one; nil: it has none
+	said           bool    // a notification was sent
+	ours           bool    // one of our own was sent
+	last           float64 // the value of the last notification
+	total, message []byte  // raw, of the server's last notification; nil: it has none
 }
 
-// New returns the pulse of a request with a progress token, which is to be told of in an interval.
+// New returns the pulse of a request with a progress token. Our notifications are due after each silence of the length every.
 func New(every, now time.Duration, token []byte) *Pulse {
 	return &Pulse{every: every, due: now + every, token: bytes.Clone(token)}
 }
 
-// Of returns the pulse of the token in params; nil: none of them has that.
+// Of returns the pulse of the token in params; nil: none has that token.
 func Of(all []*Pulse, params []byte) *Pulse {
 	if len(all) == 0 {
 		return nil
@@ -47,7 +47,7 @@ func Of(all []*Pulse, params []byte) *Pulse {
 	return nil
 }
 
-// Due returns when the next progress of ours is due; far in the future for nil.
+// Due returns when our next notification is due; far in the future for nil.
 func (p *Pulse) Due() time.Duration {
 	if p == nil {
 		return math.MaxInt64
@@ -55,7 +55,7 @@ func (p *Pulse) Due() time.Duration {
 	return p.due
 }
 
-// step returns a value that is greater than another, by so little that no server's next one is less.
+// step returns a value that is greater than another, by so little that no server's next value is less.
 func step(value float64) float64 {
 	next := value + max(math.Abs(value), 1)*0x1p-40
 	if math.IsInf(next, 0) {
@@ -64,8 +64,8 @@ func step(value float64) float64 {
 	return next
 }
 
-// Beat returns the next progress of ours, at a time. runs says that the server has the request, and was what has been said under the
-// tokens of its call before that is made again.
+// Beat returns our next notification, at a time. runs says that the server has the request. was has the values that were sent under
+// the tokens of the call before the call is made again.
 func (p *Pulse) Beat(now time.Duration, runs bool, was map[string]float64) []byte {
 	p.due = now + p.every
 	switch before, again := was[string(jsonrpc.Key(p.token))]; {
@@ -89,7 +89,7 @@ func (p *Pulse) Beat(now time.Duration, runs bool, was map[string]float64) []byt
 	return jsonrpc.AppendRequest(nil, nil, protocol.MethodProgress, append(params, '}'))
 }
 
-// Hear takes in the server's own progress at a time. It returns that as it is to be told: a value that ours has passed is raised.
+// Hear takes in a notification of the server at a time, and returns it as the client gets it: a value that ours has passed is raised.
 func (p *Pulse) Hear(m *jsonrpc.Message, now time.Duration) []byte {
 	p.due = now + p.every
 	_, value, ok := protocol.Progress(m.Params)
@@ -108,7 +108,7 @@ func (p *Pulse) Hear(m *jsonrpc.Message, now time.Duration) []byte {
 	return data
 }
 
-// copied returns a member, without what it is a part of; nil if it is not there, or null.
+// copied returns a copy of a member; nil if it is not there, is null or is too long.
 func copied(object []byte, member string) []byte {
 	value := jsonrpc.Field(object, member)
 	if value == nil || string(value) == "null" || len(value) > jsonrpc.MaxName {

@@ -6,11 +6,11 @@ import "time"
 // when, by the numbers of the streams. Guarded by Streams.mu.
 type absences struct {
 	since map[uint64]time.Time
-	crowd int // from how many on those are looked through that are no longer waited for
+	crowd int // from this number on clients are looked through for some that are no longer waited for
 }
 
-// add notes that the client of a stream is away from now on. Nobody is waited for
-// longer than the given time.
+// add notes that the client of a stream is away from now on. No client is waited
+// for longer than the given time.
 func (a *absences) add(number uint64, longest time.Duration) {
 	if len(a.since) >= a.crowd {
 		a.prune(longest)
@@ -22,7 +22,7 @@ func (a *absences) add(number uint64, longest time.Duration) {
 	a.since[number] = time.Now()
 }
 
-// prune forgets those that have been away for longer.
+// prune forgets the clients that have been away for longer.
 func (a *absences) prune(longest time.Duration) {
 	for number, at := range a.since {
 		if time.Since(at) > longest {

@@ -13,8 +13,8 @@ const (
 	// seconds is how soon after one standalone stream has taken the place of another that happens again, if two
 	// connections contend. A client comes back after the time that it was asked to wait, or that it waits by itself.
 	seconds = 15 * time.Second
-	// endedAtFirst is how many readers in a row are ended before one steps aside. As a rule they are what a proxy holds
-	// open, whose client has come back.
+	// endedAtFirst is how many readers in a row are ended before one steps aside. As a rule they are connections that a
+	// proxy holds open after their client has come back.
 	endedAtFirst = 3
 	// mostAside is how many readers of a session may have stepped aside.
 	mostAside = 4
@@ -38,7 +38,7 @@ type aside struct {
 	done    bool // the reader writes nothing more; guarded by Streams.mu
 }
 
-// displace has the reader of the standalone stream make room for another: it is ended, or steps aside. t.mu is held.
+// displace makes the reader of the standalone stream give way to another: it is ended, or steps aside. t.mu is held.
 func (t *Streams) displace(r *Reader) {
 	if r.Gone() || r.aside.asked.Load() {
 		return
@@ -57,7 +57,7 @@ func (t *Streams) displace(r *Reader) {
 	r.wake()
 }
 
-// boundAside ends the oldest of those that have stepped aside for r, if there are too many. t.mu is held.
+// boundAside ends the oldest of the readers that have stepped aside for r, if there are too many. t.mu is held.
 func (t *Streams) boundAside(r *Reader) {
 	n := 0
 	for old := r.older; old != nil; old = old.older {
@@ -67,7 +67,7 @@ func (t *Streams) boundAside(r *Reader) {
 	}
 }
 
-// comeBack has a reader, which may be nil, read on that has stepped aside. Streams.mu is held.
+// comeBack makes a reader, which may be nil, read on if it has stepped aside. Streams.mu is held.
 func (r *Reader) comeBack() {
 	if r == nil || !r.aside.asked.Swap(false) {
 		return
@@ -77,8 +77,8 @@ func (r *Reader) comeBack() {
 	r.wake()
 }
 
-// Aside reports whether a newer reader has the stream, and this one is not to read. Once that has left, this one reads
-// on after what the other was told.
+// Aside reports whether a newer reader has the stream, so that this one must not read. Once the newer one has left,
+// this one reads on after the last entry that the newer one has told.
 func (r *Reader) Aside(ctx context.Context) bool {
 	x := &r.aside
 	switch asked := x.asked.Load(); {

@@ -10,41 +10,39 @@ import (
 	"holdfast/stream"
 )
 
-// What follows is for clients that come back with nothing but their session id: it finds
-// the calls that they may have lost. docs/decisions/0001-session-id-only.md says
-// what can be known of that, and what is done where it can't.
+// This file is for clients that come back with nothing but their session id: it finds the calls that they may have
+// lost. docs/decisions/0001-session-id-only.md says how much can be known of that, and how the rest is handled.
 
-// A gap is a stream of which the client may lack something, so that it may come back for
-// it with nothing but its session id.
+// A gap is a stream that the client may lack entries of, so that it may come back for them with nothing but its session id.
 type gap struct {
 	number uint64
-	seq    uint64 // what its client has for certain: it asked for what follows
-	told   uint64 // through what was written to it
+	seq    uint64 // the last entry that the client has for certain: it asked for those after it
+	told   uint64 // the last entry that was written to the client
 	kind   gapKind
 	since  time.Time // when the connection began to read it
-	at     time.Time // when it broke, or it was noted that all was written
-	wrote  time.Time // when the writing of all of it began, or at
+	at     time.Time // when the connection broke, or it was noted that all was written
+	wrote  time.Time // of a gapWhole: when the writing of the last entries began
 	asked  time.Time // when the client first came back, and may have meant this one; zero: not yet
-	// from is the address of a client to whom all was written, as long as nothing
-	// says that it left with some of it unread; else "".
+	// from is the address of a client that all was written to, as long as it is not
+	// known to have left with some of it unread; else "".
 	from string
 	// alone: no other client may ask how the call ended (see [Owner.IsAlone]).
 	alone bool
 	like  likeness.Likeness // of the call
-	sent  Sent              // nil: it is like no other
+	sent  Sent              // nil: no request is like the call
 }
 
-// A gapKind says what was written to the client of a gap.
+// A gapKind says how much of a gap's stream was written to the client.
 type gapKind uint8
 
 const (
 	gapPartial gapKind = iota // some of it, with event ids
 	gapNoID                   // no event id, so none can have arrived
 	gapWhole                  // all of it, and it is doubted that all has arrived
-	gapUnknown                // by a node that was lost; the call has ended, and that may be all
+	gapUnknown                // not known, as a lost node wrote it; the call has ended, so it may be all
 )
 
-// gaps are those of a session. Guarded by Streams.mu, but for unconfirmed.
+// gaps are the gaps of a session. Guarded by Streams.mu, but for unconfirmed.
 type gaps struct {
 	all         []gap
 	asked       time.Time   // when the client last came back with nothing but its session
@@ -57,7 +55,7 @@ func (g *gaps) has(number uint64) bool {
 	return slices.ContainsFunc(g.all, func(b gap) bool { return b.number == number })
 }
 
-// close takes a stream off the record: it is read again, or can't be any more.
+// close takes a stream off the record: it is read again, or can't be read any more.
 func (g *gaps) close(number uint64) {
 	g.all = slices.DeleteFunc(g.all, func(b gap) bool { return b.number == number })
 }
@@ -69,19 +67,19 @@ func (t *Streams) IsLost(number uint64) bool {
 	return t.gaps.has(number)
 }
 
-// Found takes a stream off the record that another call goes on with.
+// Found takes a stream off the record because another call goes on with it.
 func (t *Streams) Found(number uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.gaps.close(number)
 }
 
-// prune forgets what is no longer doubted.
+// prune forgets streams that were written wholly more than unconfirmedFor ago.
 func (g *gaps) prune(now time.Time) {
 	g.all = slices.DeleteFunc(g.all, func(b gap) bool { return b.kind == gapWhole && now.Sub(b.at) > unconfirmedFor })
 }
 
-// acknowledge notes that the client has what a stream says through seq.
+// acknowledge notes that the client has the entries of a stream through seq.
 func (g *gaps) acknowledge(number, seq uint64) {
 	for i := range g.all {
 		if b := &g.all[i]; b.number == number {
@@ -106,25 +104,25 @@ const (
 	// mostGaps bounds how many gaps a session remembers.
 	mostGaps = 64
 
-	// unconfirmedFor is how long it is remembered that all was written. A client that lost
-	// it without a trace, and is not back by then, is not told.
+	// unconfirmedFor is how long a stream is remembered that was written wholly. A client that lost it
+	// without a trace, and is not back by then, is not told of it.
 	unconfirmedFor = time.Minute
 
-	// awayFor is how long a client that may know an event id of a call is given at the least to
-	// come back with it, where all that it has besides is a connection that it had before. Clients that
-	// do so try within two seconds; those that do not wait for the call until they give up.
+	// awayFor is the least time that a client which may know an event id of a call has to come back with it,
+	// if its only other connections are older ones. Clients that come back try within two seconds; others
+	// wait for the call until they give up.
 	awayFor = 3 * time.Second
 
-	// resumesFor is the same for a client that has come back with an event id before. It does so again, as soon as it notices that the
-	// connection has broken: that takes until its keep-alives do not come, if nothing tells it. Most hosts wait for 60 s for a call.
+	// resumesFor is awayFor for a client that has come back with an event id before. It does so again, as soon as it notices that the
+	// connection has broken: at the latest when keep-alives fail to come. Most hosts wait for 60 s for a call.
 	resumesFor = 45 * time.Second
 
-	// networkDelay bounds the time by which the network, a proxy or another node may bring
-	// the end of a connection later than what its client sent on another one afterwards.
+	// networkDelay bounds how much later the network, a proxy or another node may deliver the end of a
+	// connection than a request that its client sent on another one afterwards.
 	networkDelay = 5 * time.Second
 )
 
-// CameBack notes that the client has come back: with an event id or something else that says what it has, or with nothing but its session.
+// CameBack notes that the client has come back: with an event id or something else that says how far it has read (saysWhat), or with nothing but its session.
 func (t *Streams) CameBack(saysWhat bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -138,9 +136,8 @@ func (t *Streams) CameBack(saysWhat bool) {
 	}
 }
 
-// ask notes that b is asked for, if the client has come back since the time at
-// which it can have meant this one. A client that got no id has no other way to
-// ask.
+// ask notes that b is asked for, if the client has come back since the time from
+// which it can have meant b. A client that got no id has no other way to ask.
 func (g *gaps) ask(b *gap) {
 	if !b.asked.IsZero() {
 		return
@@ -158,9 +155,9 @@ func (g *gaps) ask(b *gap) {
 	}
 }
 
-// due returns when b is to be continued on the standalone stream, if its client has
-// not come back for it by then; zero: not without being asked for. patience is for a
-// client that may be about to come back with an id, and away for one that has a connection that it had before.
+// due returns when b is continued on the standalone stream, if its client has not come back for it by then;
+// zero: only once it is asked for. patience is the time for a client that may be about to come back with an
+// id, and away the least time for one that has only connections that it had before.
 func (b *gap) due(patience, away time.Duration) time.Time {
 	when := b.at
 	switch {
@@ -179,7 +176,7 @@ func (b *gap) due(patience, away time.Duration) time.Time {
 	return when.Add(max(patience, away))
 }
 
-// away is how long the client is given at the least to come back with an id.
+// away returns the least time that the client has to come back with an id.
 func (g *gaps) away() time.Duration {
 	if g.resumes {
 		return resumesFor
@@ -189,9 +186,9 @@ func (g *gaps) away() time.Duration {
 
 // Lost returns where to continue the streams that the client has lost, and can only
 // hear of on the standalone stream: it has asked for them, now or before, with nothing
-// but its session, or it has not come back for them. Those to whose connection an
-// event id was written are given after patience: their client may be about to come
-// back with the id. due is when the next of them will be given, or zero.
+// but its session, or it has not come back for them. A stream with event ids that were
+// written to the client is returned after patience: the client may be about to come
+// back with an id. due is when the next stream will be returned, or zero.
 // [Reader.LostChanged] of the standalone stream's reader says when to call it again.
 func (t *Streams) Lost(ctx context.Context, patience time.Duration) (at []stream.Cursor, due time.Time) {
 	lost, due := t.due(patience)
@@ -224,14 +221,13 @@ func (t *Streams) due(patience time.Duration) (lost []gap, due time.Time) {
 	return lost, due
 }
 
-// Completed notes that all of the stream was written to the client, which is at an
-// address ("": it has lost connections of this call before, and if it comes back
-// with nothing but its session it has lost this one). It may yet turn out to have
-// left with some of it unread. wrote is when the writing of the last of it began; this
-// node may be slow, so that a client has come back since. besides says that it was read
-// besides another stream: then the client may come back for that one only.
+// Completed notes that all of the stream was written to the client at an address ("": the client has
+// lost connections of this call before, and if it comes back with nothing but its session it has lost
+// this one). The client may yet turn out to have left with some of it unread. wrote is when the writing
+// of the last entries began; this node may be slow, so that the client has come back since. besides
+// says that the stream was read beside another: then the client may come back for the other one only.
 //
-// conn is told of what was sent, if it is not nil.
+// conn is told which source has written to it, if it is not nil.
 func (r *Reader) Completed(from string, wrote time.Time, besides bool, conn Connection) {
 	t, number := r.t, r.cursor.Stream.Number
 	what, alone, like := t.owner.Sent(r, besides), t.owner.IsAlone(r.call), r.Likeness()
@@ -244,7 +240,7 @@ func (r *Reader) Completed(from string, wrote time.Time, besides bool, conn Conn
 		t.lose(gap{number: number, seq: r.has, kind: gapWhole, since: r.since, wrote: wrote, from: from, alone: alone, like: like, sent: what}, besides)
 	}
 	t.mu.Unlock()
-	switch { // now that it may call back: it may know that the client has left
+	switch { // without t.mu, as conn may call back: it may know that the client has left
 	case conn == nil:
 	case what == nil:
 		conn.Wrote(t)
@@ -253,8 +249,8 @@ func (r *Reader) Completed(from string, wrote time.Time, besides bool, conn Conn
 	}
 }
 
-// Disconnected notes that the client at an address left without a word. What was written to
-// it after the given time has probably not arrived.
+// Disconnected notes that the client at an address left without a word. Streams that were written to it
+// wholly after the given time have probably not arrived.
 func (t *Streams) Disconnected(from string, after time.Time) {
 	t.mu.Lock()
 	var lost []Sent
@@ -273,12 +269,12 @@ func (t *Streams) Disconnected(from string, after time.Time) {
 	}
 }
 
-// Unconfirmed reports whether something was written to a client of which it is not known yet
-// whether it has arrived: see [Streams.ConfirmArrival].
+// Unconfirmed reports whether a stream was written to a client wholly and is not known yet to have arrived:
+// see [Streams.ConfirmArrival].
 func (t *Streams) Unconfirmed() bool { return t.gaps.unconfirmed.Load() }
 
-// ConfirmArrival notes that the client at an address has sent a request on a connection on
-// which one follows the other: what was written to it before has arrived.
+// ConfirmArrival notes that the client at an address has sent a request on a connection on which requests
+// follow each other: the streams that were written to it before have arrived.
 func (t *Streams) ConfirmArrival(from string) {
 	var arrived []uint64
 	t.mu.Lock()
@@ -314,11 +310,10 @@ func (t *Streams) wakeStandalone() {
 	}
 }
 
-// LostChanged says, once, that [Streams.Lost] may have more to say than when it was last
-// asked. The reader is the standalone stream's.
+// LostChanged says, once, that [Streams.Lost] may return more than when it was last called. The reader is the standalone stream's.
 func (r *Reader) LostChanged() bool { return r.lostChanged.Swap(false) }
 
-// Cut notes that the connection of a call's client broke before anything was written to it. If it is not back, hear is called.
+// Cut notes that the connection of a call's client broke before anything was written to it. If the client is not back, hear is called.
 func (t *Streams) Cut(number uint64, like likeness.Likeness, hear func()) {
 	t.loses(number, func() bool {
 		if t.streams[number].reader != nil {
@@ -343,7 +338,7 @@ func (t *Streams) Restored(number uint64, over bool) {
 	t.lose(gap{number: number, kind: kind, since: time.Now()}, false)
 }
 
-// likeness returns that of the call whose stream has a gap.
+// likeness returns the likeness of a call with a gap; zero if its stream has none.
 func (g *gaps) likeness(number uint64) (l likeness.Likeness) {
 	for i := range g.all {
 		if g.all[i].number == number {

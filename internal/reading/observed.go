@@ -8,15 +8,15 @@ import (
 	"holdfast/internal/observe"
 )
 
-// An observed is what observers know of a reader.
+// An observed is a reader as observers know it.
 type observed struct {
 	observe.Reader
 	watch *observe.Watch // of the call; nil if that has ended
-	there uint64         // sequence of the last entry that was there when it came
+	there uint64         // sequence of the stream's last entry when the reader came
 }
 
-// Through says through which door the reader came, and what its call is compared by, if that has ended and it is known (else zero).
-// Observers are told of no other reader.
+// Through says through which door the reader came, and the likeness of its call, if the call has ended and the likeness is known
+// (else zero). Observers are told only of readers with a door.
 func (r *Reader) Through(door observe.Door, like likeness.Likeness) {
 	if r.call == nil && !like.IsZero() {
 		r.like = like
@@ -45,7 +45,7 @@ func (r *Reader) Through(door observe.Door, like likeness.Likeness) {
 	}
 }
 
-// tell tells of an event of a reader that was told of.
+// tell tells observers of an event of a reader that they know.
 func (r *Reader) tell(e observe.Event) {
 	if r.observed.watch != nil {
 		r.observed.watch.Happened(e)
@@ -54,14 +54,14 @@ func (r *Reader) tell(e observe.Event) {
 	}
 }
 
-// observeRead tells that what was read so far was written.
+// observeRead tells observers that the entries read so far were written.
 func (r *Reader) observeRead() {
 	if r.observed != nil {
 		r.tell(observe.ReaderRead{Reader: &r.observed.Reader, Seq: r.cursor.Seq})
 	}
 }
 
-// NoteCut notes that the connection broke, where Detach is not told so.
+// NoteCut notes that the connection broke, if Detach is not told so.
 func (r *Reader) NoteCut() { r.cut = true }
 
 // observeWent tells that the reader has left.

@@ -18,9 +18,9 @@ type Reader struct {
 	call            Call // nil if the stream had ended when the reader came
 	cursor          stream.Cursor
 	began           uint64 // the sequence that it began after
-	has             uint64 // what its client has for certain: it asked for what follows
+	has             uint64 // the last entry that its client has for certain: it asked for those after it
 	wrote           uint64 // the last entry that was written to the client
-	acked           uint64 // the last that the client has said to have; guarded by Streams.mu
+	acked           uint64 // the last entry that the client has acknowledged; guarded by Streams.mu
 	since           time.Time
 	ended           bool // Next has returned the last entry
 	endWritten      bool // and it was written to the client
@@ -30,25 +30,23 @@ type Reader struct {
 	aside           aside
 	lostChanged     atomic.Bool
 	ready           chan<- struct{}
-	older           *Reader // another one of its stream beside it, in a carrier, if there is one; guarded by Streams.mu
-	outlet          *outlet // of a call that is told on its client's standalone stream; else nil
-	before          *Reader // the reader of that kind whose place this one has taken, or nil
+	older           *Reader // the next older reader of the stream: in a carrier, or one that has stepped aside; guarded by Streams.mu
+	outlet          *outlet // if its call is told on the client's standalone stream; else nil
+	before          *Reader // the reader with an outlet that this one has taken the place of, or nil
 	stop            func()
 	disconnectAsked atomic.Pointer[Disconnect]
-	observed        *observed         // nil where there are no observers
+	observed        *observed         // nil if there are no observers
 	like            likeness.Likeness // of a call that had ended when the reader came
-	sent            Sent              // what it has written to its end; guarded by Streams.mu
+	sent            Sent              // the answer that it has written to its end; guarded by Streams.mu
 }
 
-// Read attaches a reader of a kind to a stream, after the entry of a cursor, which says under which epoch that was written
-// (0: it is not known). It takes over from a reader that is there; but in a carrier, whose clients could not
-// come back, it reads beside it. ready is told when there is
-// something to read, and when the reader is gone or asked to disconnect; several readers may
-// share it.
+// Read attaches a reader of a kind to a stream, after the entry of a cursor, which has the epoch under which the entry was written
+// (0: not known). It takes over from the stream's reader; but in a carrier, where clients could not come back, it reads beside it.
+// ready is told when there are entries to read, and when the reader is gone or asked to disconnect; several readers may share it.
 //
-// The error is io.EOF for a finished stream of which nothing is left to read,
-// [stream.ErrTrimmed] or [stream.ErrNotFound] where it can't be read from there,
-// and [ErrMoved] where another node, which owns the session by now, may know more.
+// The error is io.EOF for a finished stream with no entries left to read,
+// [stream.ErrTrimmed] or [stream.ErrNotFound] if it can't be read from there, and
+// [ErrMoved] if another node, which owns the session by now, may know more.
 func (t *Streams) Read(ctx context.Context, kind Kind, after stream.Cursor, ready chan struct{}) (*Reader, error) {
 	r, err := t.attached(ctx, kind, after, ready)
 	if errors.Is(err, stream.ErrTrimmed) || errors.Is(err, stream.ErrNotFound) {
@@ -57,8 +55,8 @@ func (t *Streams) Read(ctx context.Context, kind Kind, after stream.Cursor, read
 	return r, err
 }
 
-// Peek returns a reader of what is kept of a stream, beside those that are attached: it is not to be detached, and hears of nothing. c
-// writes the stream; nil: none does any more.
+// Peek returns a reader of the kept entries of a stream that is not attached: it must not be detached, and is woken by nothing. c
+// writes the stream; nil: no call does any more.
 func (t *Streams) Peek(ctx context.Context, number uint64, c Call) *Reader {
 	at := stream.Cursor{Stream: t.id(number), Seq: t.Oldest(ctx, number)}
 	at.Epoch = t.epochOf(ctx, at)
@@ -70,13 +68,13 @@ type Kind uint8
 
 // Kinds.
 const (
-	Says    Kind = iota // its client says itself that it has what comes before
-	Resumes             // so does this one's, and does not get what it was told on its standalone stream since
-	GoesOn              // a node goes on by itself after what it has written, and its client may not have that
+	Says    Kind = iota // the client says itself that it has the entries before
+	Resumes             // the client says so, too, and does not get the entries that it was told on its standalone stream since
+	GoesOn              // a node goes on by itself after the entries that it has written, which the client may not have
 	Stays               // of the standalone stream, with a connection that may stay beside another: it asks [Reader.Aside]
 )
 
-// IsForgotten reports whether the stream of a cursor is of an earlier life of the session: nothing is known of it.
+// IsForgotten reports whether the stream of a cursor is of an earlier life of the session, of which nothing is kept.
 func (t *Streams) IsForgotten(at stream.Cursor) bool {
 	now, first := t.owner.Epochs()
 	return first != 0 && (at.Epoch != 0 && at.Epoch < first || at.Epoch > now)
@@ -87,7 +85,7 @@ func (t *Streams) attached(ctx context.Context, kind Kind, after stream.Cursor, 
 	after.Stream.Session = t.key
 	number := after.Stream.Number
 	if number == Standalone && t.IsForgotten(after) {
-		after.Epoch, after.Seq = 0, 0 // of what was said since the session has begun again its client has nothing
+		after.Epoch, after.Seq = 0, 0 // the client has no entry of the session's new life
 	}
 	says := kind != GoesOn
 	if kind == Resumes && t.toldAll(after) {
@@ -128,11 +126,11 @@ func (t *Streams) attached(ctx context.Context, kind Kind, after stream.Cursor, 
 	if kind == Resumes {
 		r.skipTold(ctx)
 	}
-	r.wake() // for what is there already
+	r.wake() // there may be entries already
 	return r, nil
 }
 
-// refuse notes that a stream can't be read as a reader would. says is that of its kind.
+// refuse notes that a reader can't read its stream. says: its client says itself how far it has read.
 func (t *Streams) refuse(r *Reader, says bool, err error) {
 	over := errors.Is(err, io.EOF)
 	if over && r.has > 0 && t.owner.IsAlone(r.call) {
@@ -156,14 +154,13 @@ func (t *Streams) epochOf(ctx context.Context, at stream.Cursor) uint64 {
 	return now
 }
 
-// supersedeWait bounds how long a new reader waits for the old one to leave. One
-// that takes longer is stuck in writing to a client that does not read. What it is
-// writing then comes again: a busy machine must not take as long.
+// supersedeWait bounds how long a new reader waits for the old one to leave. A
+// reader that takes longer is stuck in writing to a client that does not read. The
+// entries that it is writing come again then: a busy machine must not take as long.
 const supersedeWait = 2 * time.Second
 
-// Supersede ends the connection on which the standalone stream is read, so that
-// [Streams.Delivered] says what was written there. It waits for that, but not long. If no other connection comes, keep has the one
-// that there was go on.
+// Supersede ends the connection on which the standalone stream is read, or makes it step aside, so that [Streams.Delivered] says how far
+// the stream was written there. It waits for that, but not long. If no other connection comes, keep makes one that has stepped aside go on.
 func (t *Streams) Supersede(ctx context.Context) (keep func()) {
 	keep = func() {
 		t.mu.Lock()
@@ -195,16 +192,14 @@ func (t *Streams) Supersede(ctx context.Context) (keep func()) {
 // wake tells the reader to look, without waiting.
 func (r *Reader) wake() { Wake(r.ready) }
 
-// all calls do with the reader, which may be nil, and those that read the stream beside it.
-// Streams.mu is held.
+// all calls do with the reader, which may be nil, and the older readers of the stream. Streams.mu is held.
 func (r *Reader) all(do func(*Reader)) {
 	for ; r != nil; r = r.older {
 		do(r)
 	}
 }
 
-// unlink takes a reader out of those that read the stream beside r, which may be nil. Streams.mu
-// is held.
+// unlink takes a reader out of the list of older readers of r, which may be nil. Streams.mu is held.
 func (r *Reader) unlink(gone *Reader) {
 	r.all(func(x *Reader) {
 		if x.older == gone {
@@ -213,8 +208,7 @@ func (r *Reader) unlink(gone *Reader) {
 	})
 }
 
-// LeavesLast notes that the reader's client has left, and reports whether those of all who read
-// the stream have.
+// LeavesLast notes that the reader's client has left, and reports whether the clients of all readers of the stream have.
 func (r *Reader) LeavesLast() bool {
 	t := r.t
 	t.mu.Lock()
@@ -225,8 +219,8 @@ func (r *Reader) LeavesLast() bool {
 	return last
 }
 
-// check reports whether the stream can be read from the cursor. Where a client comes back (resumes) for a call that has ended without
-// a response, there is nothing left to read but that.
+// check reports whether the stream can be read from the cursor. It returns io.EOF if a client comes back (resumes) for a call that
+// has ended without a response, and has all else.
 func (r *Reader) check(ctx context.Context, resumes bool) error {
 	var one [1]stream.Entry
 	got, err := r.fetch(ctx, one[:0])
@@ -267,8 +261,8 @@ func (t *Streams) attach(r *Reader) {
 	t.gaps.close(number)
 }
 
-// Next appends to buf, up to its capacity, what follows. Entries count as read
-// once [Reader.Delivered] says so. At the end of the stream it is io.EOF.
+// Next appends the next entries to buf, up to its capacity. Entries count as read
+// once [Reader.Delivered] says so. At the end of the stream the error is io.EOF.
 func (r *Reader) Next(ctx context.Context, buf []stream.Entry) ([]stream.Entry, error) {
 	had := len(buf)
 	buf, err := r.fetch(ctx, buf)
@@ -281,14 +275,13 @@ func (r *Reader) Next(ctx context.Context, buf []stream.Entry) ([]stream.Entry, 
 }
 
 // Rewind goes back to after an entry which the last Next returned, but not as its
-// last: what follows it is read again.
+// last: the entries after it are read again.
 func (r *Reader) Rewind(to stream.Entry) {
 	r.cursor.Seq, r.cursor.Epoch = to.Seq, to.Epoch
 	r.ended = false
 }
 
-// fetch reads what follows from the store, or what the store did not take from
-// the call.
+// fetch reads the next entries from the store, or from the call if the store did not take them.
 func (r *Reader) fetch(ctx context.Context, buf []stream.Entry) ([]stream.Entry, error) {
 	if r.call != nil {
 		if buf, ok, err := r.call.Track().Unstored(r.cursor.Seq, buf); ok {
@@ -300,7 +293,7 @@ func (r *Reader) fetch(ctx context.Context, buf []stream.Entry) ([]stream.Entry,
 	if errors.Is(err, stream.ErrNotFound) && r.call != nil && r.cursor.Seq == 0 && t.owner.Life() != Deleted {
 		if n := r.cursor.Stream.Number; n == Standalone || t.Call(n) == r.call {
 			err = nil // nothing has been said yet
-		} else { // it may have been said, and ended, since
+		} else { // the call may have said something, and ended, since
 			buf, err = t.opts.Store.Read(ctx, r.cursor, buf)
 		}
 	}
@@ -310,10 +303,10 @@ func (r *Reader) fetch(ctx context.Context, buf []stream.Entry) ([]stream.Entry,
 	return buf, err
 }
 
-// Wrote notes that everything that Next returned has been written, to a client that has left, and may have read it before.
+// Wrote notes that all entries that Next returned have been written to a client that has left, and may have read them before.
 func (r *Reader) Wrote() { r.wrote = r.cursor.Seq }
 
-// Delivered notes that everything that Next returned has been written to the client.
+// Delivered notes that all entries that Next returned have been written to the client.
 func (r *Reader) Delivered() {
 	r.Wrote()
 	r.endWritten = r.ended
@@ -328,7 +321,7 @@ func (r *Reader) Has() uint64 { return r.has }
 // Call returns the call that writes the stream; nil if that had ended when the reader came.
 func (r *Reader) Call() Call { return r.call }
 
-// Likeness is what other requests are compared with, to see whether they are the reader's call made again.
+// Likeness returns the likeness by which other requests are known as the reader's call made again.
 func (r *Reader) Likeness() likeness.Likeness {
 	if r.call == nil {
 		return r.like
@@ -339,8 +332,7 @@ func (r *Reader) Likeness() likeness.Likeness {
 // Cursor returns the reader's place: after the last entry that Next returned.
 func (r *Reader) Cursor() stream.Cursor { return r.cursor }
 
-// AwaitsInput reports whether everything said has been read and the call waits for
-// the client to answer.
+// AwaitsInput reports whether all entries have been read and the call waits for the client to answer.
 func (r *Reader) AwaitsInput() bool {
 	if r.call == nil || r.cursor.Stream.Number == Standalone {
 		return false
@@ -349,20 +341,19 @@ func (r *Reader) AwaitsInput() bool {
 	return p.Asks && p.Said == r.cursor.Seq
 }
 
-// Ping has the call say something, as the first that it says, so that the client gets an event id. It does not wait.
+// Ping makes the call send a ping, if it has sent no message yet, so that the client gets an event id. It does not wait.
 func (r *Reader) Ping() {
 	if r.call != nil && r.cursor.Stream.Number != Standalone {
 		r.call.Ping()
 	}
 }
 
-// Gone reports whether a newer reader has taken over, or the session has ended and
-// what it said has been read.
+// Gone reports whether a newer reader has taken over, or the session has ended, left or fallen asleep.
 func (r *Reader) Gone() bool { return r.gone.Load() }
 
 // DisconnectRequest says, once, that the connection should be ended, and how long the
-// client is to be told to wait before it comes back. What the call had said when that
-// was asked for has been read by then.
+// client has to wait before it comes back. The entries that the call had said when
+// that was asked for have been read by then.
 func (r *Reader) DisconnectRequest() (retry time.Duration, ok bool) {
 	k := r.disconnectAsked.Load()
 	if k == nil || r.cursor.Seq < k.After {
@@ -381,9 +372,8 @@ func (r *Reader) disconnect(k Disconnect) {
 	r.wake()
 }
 
-// PastPolicy reports whether the reader has come past what tells its client how to resume
-// the call (SEP-975), if that is told: a connection that ends before may have been all
-// that the client had.
+// PastPolicy reports whether the reader has come past the entries that tell its client how to resume the call
+// (SEP-975), if there are any: a client that loses the connection before them may have no way back.
 func (r *Reader) PastPolicy() bool {
 	return r.call == nil || r.cursor.Seq >= r.call.Progress().Policy
 }
@@ -394,10 +384,10 @@ func (r *Reader) end() {
 	r.wake()
 }
 
-// Detach ends the reading. broke says that the connection broke before the end
-// of the stream, and ids whether an event id was written to it: then the client
-// may come back without one. besides says that it was read besides another
-// stream: then the client may come back for that one only.
+// Detach ends the reading. broke says that the connection broke before the end of
+// the stream, and ids whether an event id was written to it: if not, the client can
+// only come back without one. besides says that the stream was read beside another:
+// then the client may come back for the other one only.
 func (r *Reader) Detach(broke, ids, besides bool) {
 	r.stop()
 	r.observeWent(broke)
@@ -427,7 +417,7 @@ func (t *Streams) detach(r *Reader, like likeness.Likeness, broke, ids, besides 
 			r.older.comeBack()
 		}
 		newest.unlink(r)
-		return false // another reads it
+		return false // another reader reads it
 	}
 	t.setReader(number, nil)
 	if number == Standalone {
@@ -439,7 +429,7 @@ func (t *Streams) detach(r *Reader, like likeness.Likeness, broke, ids, besides 
 	case r.endWritten && t.opts.Shared && len(t.read) < mostRead && !slices.Contains(t.read, number):
 		t.read = append(t.read, number)
 	}
-	if broke && !t.carrier { // in a carrier no client has but one call to come back to
+	if broke && !t.carrier { // in a carrier clients have one call each
 		kind := gapPartial
 		if !ids {
 			kind = gapNoID

@@ -11,17 +11,17 @@ import (
 	"holdfast/stream"
 )
 
-// Streams are those of a session: which are written, and who reads them.
+// Streams are the streams of a session, with the calls that write them and their readers.
 type Streams struct {
 	owner      Owner
 	opts       *Options
 	key        stream.SessionKey
 	standalone Call
-	carrier    bool // its clients have one call each, and come back for nothing else
+	carrier    bool // its clients have one call each, and come back for no other
 
 	mu      sync.Mutex
 	last    uint64          // the last number given
-	streams map[uint64]user // of those that are used
+	streams map[uint64]user // the streams that are written or read
 	gaps    gaps
 	told    tellings
 	read    []uint64 // streams that were read to their end, since [Streams.TakeRead] was last called
@@ -37,17 +37,17 @@ type Streams struct {
 	lost   loss
 }
 
-// A loss is a stream that its client has lost just now, of which the owner is about to hear. Guarded by Streams.mu.
+// A loss is a stream that its client has lost just now: the owner is about to hear of it. Guarded by Streams.mu.
 type loss struct {
 	number uint64
 	back   bool // its client has come back meanwhile
 }
 
-// A user is who uses a stream. Its zero value stands for none.
+// A user is the call and the reader of a stream. The zero value stands for a stream that is not used.
 type user struct {
 	call   Call    // that writes it; nil if it has ended
 	reader *Reader // the newest; nil if no client is connected
-	blind  bool    // it is not known any more what the stream answered
+	blind  bool    // the requests that the stream answered are not known any more
 }
 
 // Init makes t the streams of a session. standalone writes its standalone stream. In a carrier each client has one call, and
@@ -59,7 +59,7 @@ func (t *Streams) Init(owner Owner, key stream.SessionKey, standalone Call, carr
 // id returns the name of a stream in the store.
 func (t *Streams) id(number uint64) stream.ID { return stream.ID{Session: t.key, Number: number} }
 
-// set notes who uses a stream. t.mu is held.
+// set notes the user of a stream. t.mu is held.
 func (t *Streams) set(number uint64, u user) {
 	switch {
 	case u != user{}:
@@ -74,7 +74,7 @@ func (t *Streams) set(number uint64, u user) {
 	}
 }
 
-// setReader notes who reads a stream. t.mu is held.
+// setReader notes the newest reader of a stream. t.mu is held.
 func (t *Streams) setReader(number uint64, r *Reader) {
 	u := t.streams[number]
 	u.reader = r
@@ -90,7 +90,7 @@ func (t *Streams) SetCall(number uint64, c Call) {
 	t.set(number, u)
 }
 
-// SetBlind notes that it is not known any more what a stream answered.
+// SetBlind notes that the requests that a stream answered are not known any more.
 func (t *Streams) SetBlind(number uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -113,7 +113,7 @@ func (t *Streams) Last() uint64 {
 	return t.last
 }
 
-// Add gives a call a stream; nil: a number without one.
+// Add gives a call a stream, and returns its number; nil: the stream has no call.
 func (t *Streams) Add(c Call) uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -122,8 +122,7 @@ func (t *Streams) Add(c Call) uint64 {
 	return t.last
 }
 
-// Remove forgets the call of a stream that has its last entry. comesBack says that its client comes back for that, if it
-// has not read it.
+// Remove forgets the call of a stream that has its last entry. comesBack says that its client comes back for the entry if it has not read it.
 func (t *Streams) Remove(number uint64, comesBack bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -132,7 +131,7 @@ func (t *Streams) Remove(number uint64, comesBack bool) {
 	t.set(number, u)
 	switch {
 	case u.reader != nil:
-		u.reader.all((*Reader).wake) // nothing more comes, should they wait for that
+		u.reader.all((*Reader).wake) // they may wait for entries, and no more come
 	case comesBack:
 		t.unread.add(number, awaitedFor)
 	}
@@ -142,14 +141,14 @@ func (t *Streams) Remove(number uint64, comesBack bool) {
 const awaitedFor = 10 * time.Second
 
 // Awaits reports whether a client is likely to come back for the end of a stream:
-// it has yet to read it, and has been away for no longer than patience.
+// the client has yet to read it, and has been away for no longer than patience.
 func (t *Streams) Awaits(patience time.Duration) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.unread.within(patience)
 }
 
-// user returns who uses a stream.
+// user returns the user of a stream.
 func (t *Streams) user(number uint64) user {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -159,13 +158,13 @@ func (t *Streams) user(number uint64) user {
 // IsBlind reports whether a stream's client can only be told that its outcome is not known.
 func (t *Streams) IsBlind(number uint64) bool { return t.user(number).blind }
 
-// Call returns the call whose stream is still written, or nil.
+// Call returns the call that still writes a stream, or nil.
 func (t *Streams) Call(number uint64) Call { return t.user(number).call }
 
 // IsRead reports whether a stream has a reader.
 func (t *Streams) IsRead(number uint64) bool { return t.user(number).reader != nil }
 
-// Since returns when the reader of a stream came; zero: there is none.
+// Since returns when the reader of a stream came; zero: the stream has none.
 func (t *Streams) Since(number uint64) time.Time {
 	if r := t.user(number).reader; r != nil {
 		return r.since
@@ -173,8 +172,8 @@ func (t *Streams) Since(number uint64) time.Time {
 	return time.Time{}
 }
 
-// ReadBesides reports whether a stream has a reader, but for one that has sent something (nil: none has), and one beside the
-// standalone stream. Where the owner hears that the stream is lost, a reader counts that has come and left since.
+// ReadBesides reports whether a stream has a reader other than one that has written the answer what (nil: none has), and than one on
+// a connection of the standalone stream. While the owner hears that the stream is lost, a reader counts that has come and left since.
 func (t *Streams) ReadBesides(number uint64, what Sent) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -185,7 +184,7 @@ func (t *Streams) ReadBesides(number uint64, what Sent) bool {
 	return r != nil && r.outlet == nil && (what == nil || r.sent != what)
 }
 
-// loses calls note, which reports whether a stream is lost; t.mu is held. If so it calls hear, without that.
+// loses calls note, with t.mu held. If that reports that a stream is lost, loses calls hear, without the lock.
 func (t *Streams) loses(number uint64, note func() bool, hear func()) {
 	t.losing.Lock()
 	defer t.losing.Unlock()
@@ -211,7 +210,7 @@ func (t *Streams) IsUnused() bool {
 	return len(t.streams) == 0
 }
 
-// Calls returns the calls whose streams are still written.
+// Calls returns the calls that still write streams, by the numbers of these.
 func (t *Streams) Calls() map[uint64]Call {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -224,7 +223,7 @@ func (t *Streams) Calls() map[uint64]Call {
 	return all
 }
 
-// Lags reports whether readers have yet to tell their clients what there is.
+// Lags reports whether readers have entries that they have yet to tell their clients.
 func (t *Streams) Lags() bool {
 	t.mu.Lock()
 	calls := make([]Call, 0, len(t.streams))
@@ -279,7 +278,7 @@ func (t *Streams) CloseStandalone() {
 // mostRead bounds how many streams are remembered as read to their end.
 const mostRead = 256
 
-// TakeRead returns which streams were read to their end since it was last called.
+// TakeRead returns the streams that were read to their end since it was last called.
 func (t *Streams) TakeRead() []uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -317,8 +316,7 @@ func (t *Streams) AwaitsInputAt(at stream.Cursor) bool {
 	return p.Asks && p.Said == at.Seq
 }
 
-// Oldest returns the sequence before the oldest message of a stream that is
-// still kept; 0 if there is none.
+// Oldest returns the sequence before the oldest entry of a stream that is still kept; 0 if none is.
 func (t *Streams) Oldest(ctx context.Context, number uint64) uint64 {
 	oldest, _, err := t.opts.Store.Bounds(ctx, t.id(number))
 	if err != nil {
@@ -327,8 +325,7 @@ func (t *Streams) Oldest(ctx context.Context, number uint64) uint64 {
 	return oldest - 1
 }
 
-// Each calls do with the entries of a stream up to one, as far as they are kept. The error
-// is that of the store.
+// Each calls do with the kept entries of a stream up to seq. The error is that of the store.
 func (t *Streams) Each(ctx context.Context, number, seq uint64, do func(*stream.Entry)) error {
 	at := stream.Cursor{Stream: t.id(number), Seq: t.Oldest(ctx, number)}
 	buf := make([]stream.Entry, 0, 64)
@@ -367,9 +364,9 @@ func (t *Streams) End(ctx context.Context, number uint64) (*stream.Entry, error)
 	return &got[0], nil
 }
 
-// HasAll notes that the client has all that the stream of a call says, if that has
-// ended: the store may drop it before its time. A stream that a client may ask for
-// again is not dropped for that.
+// HasAll notes that the client has all entries of a call's stream: if the call has
+// ended, the store may drop the stream before its time. A stream that another
+// client may come back for is not dropped for that.
 func (t *Streams) HasAll(number uint64) {
 	t.mu.Lock()
 	over := t.streams[number].call == nil && !t.followed.has(number)
@@ -379,8 +376,8 @@ func (t *Streams) HasAll(number uint64) {
 	}
 }
 
-// Has notes that the client has for certain what a stream says through seq,
-// which is more than that it was written.
+// Has notes that the client has the entries of a stream through seq for certain:
+// they were not only written.
 func (t *Streams) Has(number, seq uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -8,31 +8,30 @@ import (
 	"holdfast/stream"
 )
 
-// What follows is for clients that are told of a call on their standalone stream, as its own connection broke, and come back
-// for the call by its event id all the same: what they were told there they do not get again.
+// This file is for clients that are told of a call on their standalone stream, as its own connection broke, and come back
+// for the call by its event id all the same: they do not get the entries again that they were told there.
 
-// A telling is what a connection of the standalone stream was told of a call that it continues.
+// A telling says how far a call was told on a connection of the standalone stream.
 type telling struct {
 	at      stream.Cursor // the last entry that was written
-	all     bool          // it is the call's last
-	from    uint64        // after which the connection was told of the call
+	all     bool          // that is the call's last entry
+	from    uint64        // the connection was told the entries after this one
 	on      *Reader       // of the standalone stream
-	arrived func() bool   // reports whether it is with the client, as far as that is known; may wait for a moment
+	arrived func() bool   // reports whether the entry is with the client, as far as that is known; may wait for a moment
 }
 
-// tellings are those of connections that live. Guarded by Streams.mu.
+// tellings are those on connections that live. Guarded by Streams.mu.
 type tellings []telling
 
-// An outlet is the connection that a call is told on, where that is one of the standalone stream.
+// An outlet is a connection of the standalone stream on which another call is told.
 type outlet struct {
 	on      *Reader       // of the standalone stream
 	arrived func() bool   // see [telling]
 	left    chan struct{} // closed when the reader of the call's stream has left
 }
 
-// Beside has the reader be one of a call that is continued on a connection of the standalone stream. arrived reports
-// whether all that was written there is with the client, as far as the network knows. The client may
-// have given the call up, and make it again.
+// Beside notes that the reader continues its call on a connection of the standalone stream. arrived reports whether all bytes that
+// were written there are with the client, as far as the network knows. The client may have given the call up, and make it again.
 func (r *Reader) Beside(standalone *Reader, arrived func() bool) {
 	r.t.mu.Lock()
 	r.outlet = &outlet{standalone, arrived, make(chan struct{})}
@@ -40,7 +39,7 @@ func (r *Reader) Beside(standalone *Reader, arrived func() bool) {
 	r.t.owner.Heard(r, Lost)
 }
 
-// tells notes what was written beside the standalone stream.
+// tells notes how far the reader has written its call on the standalone stream's connection.
 func (r *Reader) tells() {
 	if r.outlet == nil {
 		return
@@ -55,13 +54,13 @@ func (r *Reader) tells() {
 	t.told = append(t.told, telling{at: r.cursor, all: r.ended, from: r.began, on: r.outlet.on, arrived: r.outlet.arrived})
 }
 
-// forget forgets what was told of a stream.
+// forget forgets the telling of a stream.
 func (d *tellings) forget(number uint64) {
 	*d = slices.DeleteFunc(*d, func(x telling) bool { return x.at.Stream.Number == number })
 }
 
-// stopTelling notes that a reader leaves. What was told on its connection, if that is the standalone stream's, may not have
-// arrived. t.mu is held.
+// stopTelling notes that a reader leaves. If it read the standalone stream, calls that were told on its connection may not
+// have arrived. t.mu is held.
 func (t *Streams) stopTelling(r *Reader) {
 	if r.outlet != nil {
 		close(r.outlet.left)
@@ -71,8 +70,8 @@ func (t *Streams) stopTelling(r *Reader) {
 	}
 }
 
-// toldOf returns what was told of a stream after an entry, if that has arrived. A client that has entries which only that
-// connection was told has lost that connection.
+// toldOf returns the telling of a stream from an entry on, and reports whether it has arrived. A client that has entries
+// which only that connection was told has lost that connection.
 func (t *Streams) toldOf(number, after uint64) (telling, bool) {
 	t.mu.Lock()
 	i := slices.IndexFunc(t.told, func(x telling) bool { return x.at.Stream.Number == number && x.at.Seq >= after && after <= x.from })
@@ -85,14 +84,14 @@ func (t *Streams) toldOf(number, after uint64) (telling, bool) {
 	return x, x.arrived()
 }
 
-// toldAll reports whether a client that comes back for what follows a cursor was told all of it on its standalone stream.
+// toldAll reports whether a client that comes back for the entries after a cursor was told all of them on its standalone stream.
 func (t *Streams) toldAll(at stream.Cursor) bool {
 	x, ok := t.toldOf(at.Stream.Number, at.Seq)
 	return ok && x.all
 }
 
-// skipTold has the reader, which has just come, leave out what its client was told on its standalone stream. It waits until
-// nothing more is written there, but not long.
+// skipTold makes the reader, which has just come, leave out the entries that its client was told on its standalone stream.
+// It waits until no more are written there, but not long.
 func (r *Reader) skipTold(ctx context.Context) {
 	if old := r.before; old != nil {
 		r.before = nil
@@ -109,8 +108,8 @@ func (r *Reader) skipTold(ctx context.Context) {
 	}
 }
 
-// pastOld returns the cursor after what was written to the client of a lost stream and is not to be written again, if that comes next.
-// told is through what was written.
+// pastOld returns the cursor after those next entries of a lost stream that were written to the client and must not be written again.
+// told is the last entry that was written.
 func (t *Streams) pastOld(ctx context.Context, at stream.Cursor, told uint64) stream.Cursor {
 	var page [16]stream.Entry
 	for at.Seq < told {

@@ -32,17 +32,17 @@ import (
 // A Manager holds the sessions of one endpoint. Its methods may be called
 // concurrently.
 //
-// What it still takes on is a [departure.State].
+// A [departure.State] says which work it still takes on.
 type Manager struct {
 	opts       Options
 	store      stream.Store
 	journal    journal.Options // of the logs of sessions
-	untold     webhook.Options // of what is told besides to clients
+	untold     webhook.Options // of the outcomes that webhooks are told
 	reading    reading.Options // of their streams
 	watched    watched.Options // of calls that are asked for by a name
 	shared     shared.Store    // the store, if other nodes take its sessions over; else nil
 	many       manyServers     // the backend, if it has many servers; else nil
-	listTeller listTeller      // the same, if their lists may change
+	listTeller listTeller      // the backend, if the lists of its servers may change
 	userCode
 	keys      *idempotency.Keys
 	resumes   resume.Requests[*Session]
@@ -50,12 +50,12 @@ type Manager struct {
 	services  []Service
 	Finder    *whereabouts.Finder // of sessions that are not here
 	Tools     tools.Rules         // for the lists of sessions; they do not change
-	Gate      admission.Gate      // of what clients begin
+	Gate      admission.Gate      // for the calls that clients begin
 	elsewhere Elsewhere           // nil: there are no other nodes
 	limits
 	load
 	times
-	work      departure.Work       // what it does by itself
+	work      departure.Work       // goroutines that Close waits for
 	Departure *departure.Departure // of its sessions, at the end of the node
 	waiters   sync.Pool            // see [Waiter]
 
@@ -70,16 +70,16 @@ type Manager struct {
 	sleepers sleepers
 }
 
-// limits are what follows from the store.
+// limits are bounds that depend on the store.
 type limits struct {
 	pace   pace.Options
-	keeper keeper // the store, if it counts what sessions hold; else nil
+	keeper keeper // the store, if it counts the bytes that sessions hold; else nil
 }
 
 // takeOvers are the sessions that come here from other nodes. nextRetry is guarded
 // by retrying.
 type takeOvers struct {
-	takers    chan struct{} // places of those who take sessions over
+	takers    chan struct{} // a place for each goroutine that takes a session over
 	lists     lists
 	retrying  sync.Mutex
 	nextRetry time.Time // when the next session that was taken over makes its calls again
@@ -108,7 +108,7 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 	for _, of := range opts.Services {
 		m.services = append(m.services, of(m, &m.opts))
 	}
-	if !opts.Stateless { // whose sessions nobody could want to take over
+	if !opts.Stateless { // no other node takes over sessions of a stateless endpoint
 		m.shared, _ = store.(shared.Store)
 	}
 	m.Finder = whereabouts.NewFinder(whereabouts.Options{
@@ -137,15 +137,15 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 	return m
 }
 
-// storeCrowded reports whether the store has no room but for what has begun.
+// storeCrowded reports whether the store has room only for calls that have begun.
 func (m *Manager) storeCrowded() bool {
 	store, ok := m.store.(interface{ Crowded() bool })
 	return ok && store.Crowded()
 }
 
-// New begins a session, and opens the backend for it, for the client that made the request, whose tenant is counted
-// by the principal or the request's RemoteAddr ([caller.TenantOf]). single says that all its
-// messages go to the standalone stream. params are those of the client's initialize: then the session can be revived; else nil.
+// New begins a session for the client that made the request r, and opens the backend for it. The session counts for the tenant
+// of the principal or of r.RemoteAddr ([caller.TenantOf]). single says that all its messages go to the standalone stream.
+// params are those of the client's initialize, by which the session can be revived; nil: it cannot.
 //
 // The errors are [ErrBusy], [ErrClosing], [stream.ErrFull], and one that wraps
 // [ErrRefused].
@@ -155,8 +155,8 @@ func (m *Manager) New(r *http.Request, principal caller.Principal, single bool, 
 	})
 }
 
-// Reserve begins a session as New does, for a client that is still to send its
-// initialize: the backend is opened for that, and not before, and is shown r then.
+// Reserve begins a session as New does, for a client that has yet to send its
+// initialize. The backend is opened when that arrives, with r.
 func (m *Manager) Reserve(r *http.Request, principal caller.Principal, single bool) (*Session, error) {
 	return m.begin(r, principal, kind{single: single}, nil, func(s *Session) error {
 		s.mu.Lock()
@@ -166,7 +166,7 @@ func (m *Manager) Reserve(r *http.Request, principal caller.Principal, single bo
 	})
 }
 
-// begin begins a session, of which open is told when it is on record. params are as in [Manager.newID].
+// begin begins a session, and calls open when the session is on record. params are as in [Manager.newID].
 func (m *Manager) begin(r *http.Request, principal caller.Principal, kind kind, params []byte, open func(*Session) error) (*Session, error) {
 	if m.storeCrowded() {
 		return nil, stream.ErrFull
@@ -189,7 +189,7 @@ func (m *Manager) begin(r *http.Request, principal caller.Principal, kind kind, 
 	ctx, stop := context.WithTimeout(r.Context(), storeTimeout)
 	lease, err := m.store.Create(ctx, s.key, record)
 	stop()
-	if err != nil && unavailable(err) && m.work.Go(func() { m.end(s, err) }) { // it may be there all the same; that takes as long again
+	if err != nil && unavailable(err) && m.work.Go(func() { m.end(s, err) }) { // the store may have it all the same; to end it may take as long again
 		return nil, fmt.Errorf("session not begun: %w", err)
 	}
 	if err == nil {
@@ -219,7 +219,7 @@ func (m *Manager) begin(r *http.Request, principal caller.Principal, kind kind, 
 	return s, nil
 }
 
-// list puts a new session on record, and counts work until work.Done. Where there are too many sessions it ends unused ones.
+// list puts a new session on record, and counts work until work.Done. If there are too many sessions it ends unused ones.
 func (m *Manager) list(s *Session) error {
 	start := func(err error) error { return m.work.StartBefore(departure.Stopped, err) }
 	err := m.add(s, start)
@@ -232,8 +232,7 @@ func (m *Manager) list(s *Session) error {
 	return err
 }
 
-// session makes a session that is not known to anybody yet. It is counted for its
-// tenant.
+// session makes a session that no other goroutine knows yet. It is counted for its tenant.
 func (m *Manager) session(id string, principal caller.Principal, tenant string, kind kind) *Session {
 	s := &Session{m: m, tenure: tenure{shared: m.shared}, identity: identity{id: id, key: whereabouts.KeyOf(id), principal: principal, tenant: m.countIn(tenant), kind: kind}, revision: kind.modern}
 	s.Tools.Init(toolServer{s}, &m.Tools)
@@ -272,8 +271,8 @@ func (m *Manager) closeBackend(conn backend.Conn) {
 	}()
 }
 
-// Close ends all sessions, or, where the store is shared, leaves them to others, and
-// waits until their backends are closed.
+// Close ends all sessions, or, where the store is shared, leaves them to other
+// nodes, and waits until their backends are closed.
 func (m *Manager) Close() {
 	m.Departure.Close(func() {
 		for _, s := range m.all() {

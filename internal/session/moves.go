@@ -7,8 +7,8 @@ import (
 	"holdfast/stream"
 )
 
-// came notes that a session has come here whose record named an owner. While the store is away, and when it is back, all
-// are taken over that their owners had to give up: the store's own lines count them.
+// came notes that this node has taken over a session, and which owner its record named. While the store is away, and when
+// it is back, nodes take over all sessions that their owners had to give up: the log's lines about the store count those.
 func (m *Manager) came(owner string, found *restored) {
 	n := moves.Count{Sessions: 1, Again: len(found.retry), Unknown: len(found.lost)}
 	is := moves.Kind{How: moves.CameLost, Node: owner}
@@ -25,7 +25,7 @@ func (m *Manager) came(owner string, found *restored) {
 }
 
 // went notes that this node has lost the session, because of an error of the store; nil: another node has it. While the
-// store is away, and when it is back without what it kept, the store's own lines count those.
+// store is away, and when it is back without its data, the log's lines about the store count such sessions.
 func (s *Session) went(err error) {
 	s.m.logger.Debug("session lost", "session", s.Name(), "error", err)
 	if s.m.opts.Outage.Covers() {

@@ -16,19 +16,17 @@ import (
 	"holdfast/stream"
 )
 
-// A note is what a shared store keeps of a call, or of a session, beside the stream: what
-// the node needs that takes the session over.
-// docs/decisions/0014-take-over.md says what is done with them.
+// A note is a text about a call or a session that a shared store keeps beside the stream, for the node that
+// takes the session over. docs/decisions/0014-take-over.md says how that node uses it.
 
-// A callNote is what the note of a call says, as JSON. Each part of it is written, and applied to a call that was taken over, beside the code
-// that it is of.
+// A callNote is the note of a call, as JSON. The code that a part of it belongs to writes that part, and applies it to a call that was taken over.
 type callNote struct {
 	recoveryNote
 	inheritanceNote
 	idempotency.Note
 	news
 	Guest  stream.SessionKey `json:"guest"` // see [record]
-	Direct bool              `json:"here"`  // its client was connected to the node of the session, and may make it again
+	Direct bool              `json:"here"`  // the client was connected to the node of the session, and may make the call again
 	Spans  []*spans.Note     `json:"spans"` // of the requests; none if there are no traces
 }
 
@@ -67,17 +65,17 @@ func (c *Call) appendNote(dst []byte) []byte {
 	return append(dst, "]}"...)
 }
 
-// A sessionNote is what the note of a session says.
+// A sessionNote is the note of a session.
 type sessionNote struct {
 	news
 	Revision   string          `json:"revision"`
-	Delivered  uint64          `json:"told"` // of the standalone stream, at the least
+	Delivered  uint64          `json:"told"` // how far its client was told the standalone stream, at the least
 	Safe       []string        `json:"safe"` // tools that may be called again
 	Left       bool            `json:"left"` // see [usage]
 	Initialize json.RawMessage `json:"initialize"`
 }
 
-// apply has a session that nobody knows yet be as its note says, as far as that can be read. said is how many entries the standalone stream has.
+// apply restores a session, which no other goroutine knows yet, from its note, as far as that can be read. said is how many entries the standalone stream has.
 func (n *sessionNote) apply(s *Session, note []byte, said uint64) (err error) {
 	if len(note) > 0 {
 		err = json.Unmarshal(note, n)
@@ -105,10 +103,10 @@ func (n *sessionNote) apply(s *Session, note []byte, said uint64) (err error) {
 	return err
 }
 
-// news are what any note says of calls that have ended since the one before.
+// news are the members of any note about calls that have ended since the note before.
 type news struct {
-	Read     []uint64 `json:"read"` // streams that were, to their end
-	Notified []uint64 `json:"rung"` // those whose outcomes were told besides
+	Read     []uint64 `json:"read"` // streams that were read to their end
+	Notified []uint64 `json:"rung"` // streams of calls with outcomes that webhooks were told
 }
 
 // append appends the members of the note.
@@ -119,7 +117,7 @@ func (n *news) append(dst []byte) []byte {
 // mostNews bounds how many streams a note names.
 const mostNews = 256
 
-// appendNumbers appends a member of a note, if there is anything in it.
+// appendNumbers appends a member of a note, unless it would be empty.
 func appendNumbers(dst []byte, name string, numbers []uint64) []byte {
 	if len(numbers) == 0 {
 		return dst
@@ -147,9 +145,9 @@ func (c *Call) queueNote(number uint64, done chan struct{}) {
 	c.s.log.Queue(entry{By: c, Number: number, Data: c.appendNote(nil), Note: true, Done: done})
 }
 
-// noteBegun has the store told that the requests of a call which was left without a
-// backend having them are about to be made: should this node be lost too, nobody makes
-// them once more. The error is that of [Call.awaitNote], or [ErrMoved].
+// noteBegun tells the store that the requests of a call, which an owner left before
+// any backend had them, are about to be made: if this node is lost too, the next owner
+// does not make them. The error is that of [Call.awaitNote], or [ErrMoved].
 func (c *Call) noteBegun(msgs []jsonrpc.Message) error {
 	c.mu.Lock()
 	k := c.recovery
@@ -164,10 +162,10 @@ func (c *Call) noteBegun(msgs []jsonrpc.Message) error {
 	if err := c.awaitNote(); err != nil {
 		return err
 	}
-	return c.s.m.sync() // or what is there says that they are to be made
+	return c.s.m.sync() // else a loss of power brings back the older note, by which the next owner makes them
 }
 
-// prepareRecovery notes what the store will have to know of a call that is about to begin. The
+// prepareRecovery makes the recovery of a call that is about to begin, from which its note is written. The
 // error is a panic of Options.Safe.
 func (s *Session) prepareRecovery(c *Call, msgs []jsonrpc.Message, light bool) (err error) {
 	defer panics.Catch(&err, s.m.logger, "", "")
@@ -175,7 +173,7 @@ func (s *Session) prepareRecovery(c *Call, msgs []jsonrpc.Message, light bool) (
 	switch {
 	case tools.Repeatable(msgs, func(m *jsonrpc.Message) bool { return s.Tools.Repeatable(s.m.work.Context(), m, nil) }):
 		c.recovery.retry = retryAllowed
-	case !s.Tools.IsComplete() && tools.Repeatable(msgs, func(*jsonrpc.Message) bool { return true }): // it is a matter of tools
+	case !s.Tools.IsComplete() && tools.Repeatable(msgs, func(*jsonrpc.Message) bool { return true }): // it depends on the tools
 		c.recovery.retry = retryUnlisted
 	}
 	if !light || s.single {
@@ -184,19 +182,18 @@ func (s *Session) prepareRecovery(c *Call, msgs []jsonrpc.Message, light bool) (
 	return nil
 }
 
-// flushInBackground appends what is queued, on a goroutine of its own: it may take longer
-// than whoever calls will wait.
+// flushInBackground appends the queued entries, on a goroutine of its own: the caller does not wait for the store.
 func (s *Session) flushInBackground() {
 	if !s.m.work.Go(s.log.Flush) {
 		s.log.Flush()
 	}
 }
 
-// awaitNote waits until the store has the call's note, or has refused it. The call does not begin if the note comes late.
+// awaitNote waits until the store has the call's note, or has refused it: the error is the store's. If the store does neither in time, the call does not begin.
 func (c *Call) awaitNote() error {
 	late, err := c.recovery.awaitNote(c.recovery.stored)
 	if err == nil && c.record != nil && c.record.key.IsClients() {
-		return c.s.m.sync() // its client makes it again, wherever it is, and it must be known
+		return c.s.m.sync() // the client makes the call again on any node, and there it must be known
 	}
 	if !late {
 		return err
@@ -212,14 +209,13 @@ func (c *Call) awaitNote() error {
 	return fmt.Errorf("call not noted: %w", err)
 }
 
-// A syncer is a store that can wait until what it has acknowledged survives a loss of
-// power (package stream).
+// A syncer is a store that can wait until all entries that it has acknowledged
+// survive a loss of power (package stream).
 type syncer interface {
 	Sync(ctx context.Context) error
 }
 
-// sync waits until what the store has acknowledged survives a loss of power, if the store
-// is a [syncer].
+// sync waits until all entries that the store has acknowledged survive a loss of power, if the store is a [syncer].
 func (m *Manager) sync() error {
 	store, ok := m.store.(syncer)
 	if !ok {
@@ -230,7 +226,7 @@ func (m *Manager) sync() error {
 	return store.Sync(ctx)
 }
 
-// noteInJournal has the store told of a call whose messages go to the standalone stream.
+// noteInJournal stores the note of a call with messages that go to the standalone stream.
 func (s *Session) noteInJournal(c *Call) error {
 	c.mu.Lock()
 	c.recovery.journal = s.streams.Add(nil)
@@ -249,8 +245,9 @@ func (s *Session) noteInJournal(c *Call) error {
 	return err
 }
 
-// appendJournal queues, with the answer to a request that goes to the standalone
-// stream, that it was given. c.mu is held; the log must be flushed after.
+// appendJournal queues an entry of the call's journal: the id of a request with an
+// answer on the standalone stream; last: the end of the journal. c.mu is held; the
+// log must be flushed after.
 func (c *Call) appendJournal(id string, last bool) {
 	if !c.hasJournal() {
 		return
@@ -262,9 +259,9 @@ func (c *Call) appendJournal(id string, last bool) {
 	c.s.log.Queue(entry{By: c, Number: c.recovery.journal, Data: data, Last: last})
 }
 
-// noteSession queues the session's own note, beside its standalone stream, if that
-// says anything new, or always. done, unless nil, is closed when it is stored. The
-// log must be flushed after.
+// noteSession queues the session's own note, beside its standalone stream, if the
+// note says anything new, or always. done, unless nil, is closed when it is stored.
+// The log must be flushed after.
 func (s *Session) noteSession(done chan struct{}, always bool) (queued bool) {
 	s.mu.Lock() // held to the end: no older note may follow a newer one
 	defer s.mu.Unlock()
@@ -278,7 +275,7 @@ func (s *Session) noteSession(done chan struct{}, always bool) (queued bool) {
 	data := append([]byte(`{"revision":`), jsonrpc.Quote(s.revision)...)
 	data = append(data, `,"told":`...)
 	data = strconv.AppendUint(data, s.noted, 10)
-	s.rung = append(s.rung, n.Notified...) // which the note before has said, too: this one takes its place
+	s.rung = append(s.rung, n.Notified...) // s.rung is in the note before, which this one replaces
 	s.rung = s.rung[max(0, len(s.rung)-mostNews):]
 	n.Notified = s.rung
 	data = n.append(data)
@@ -295,13 +292,12 @@ func (s *Session) noteSession(done chan struct{}, always bool) (queued bool) {
 	if s.revision != "" && s.backend.initialize != nil {
 		data = append(append(data, `,"initialize":`...), s.backend.initialize...)
 	}
-	data = bytes.Clone(append(data, '}')) // no larger than it is: the store keeps it
+	data = bytes.Clone(append(data, '}')) // without spare capacity: the store keeps it
 	s.log.Queue(entry{By: s.standalone, Number: standalone, Data: data, Note: true, Done: done})
 	return true
 }
 
-// noteStored has the session's note stored, if that says anything new, or always,
-// and waits for it.
+// noteStored queues the session's note as noteSession does, and waits until it is stored.
 func (s *Session) noteStored(always bool) {
 	done := make(chan struct{})
 	if s.noteSession(done, always) {
@@ -310,15 +306,14 @@ func (s *Session) noteStored(always bool) {
 	}
 }
 
-// noteEvery is how many messages of the standalone stream are told before the
-// store knows of it: as many may be told again after a take-over.
+// noteEvery is how many messages of the standalone stream the client is told before
+// the session's note says so: it may be told as many again after a take-over.
 const noteEvery = 64
 
-// noteDelivered has the store told how far the standalone stream was told, where that is
-// due, or left says that its reader leaves.
+// noteDelivered stores how far the client was told the standalone stream: every noteEvery messages, and when its reader has left.
 func (s *Session) noteDelivered(left bool) {
 	if s.m.shared == nil || s.single || s.Moved() {
-		return // of a single session, clients know event ids
+		return // clients of a single session know event ids
 	}
 	s.mu.Lock()
 	s.standalone.mu.Lock()

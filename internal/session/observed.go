@@ -13,10 +13,9 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows tells observers of sessions and calls. Where there are none, a call has no watch,
-// and nothing is done.
+// This file tells observers of sessions and calls. Without observers, calls have no watch, and nothing is told.
 
-// events tell observers what becomes of one session and of its calls.
+// events tell observers of one session and of its calls.
 type events struct {
 	to *observe.Observers
 	of *identity
@@ -76,8 +75,8 @@ func (e *events) toolsPage(result []byte) {
 	e.tools(names)
 }
 
-// watch has observers told of the requests of a call, which were put on record. revision is the session's, and again says that
-// they began on another node. Session.mu is held.
+// watch tells observers of the requests of a call, which were put on record. revision is the session's, and again says that
+// the requests began on another node. Session.mu is held.
 func (e *events) watch(c *Call, msgs []jsonrpc.Message, revision string, again bool) {
 	known := c.watch
 	c.watch = nil
@@ -100,7 +99,7 @@ func (e *events) watch(c *Call, msgs []jsonrpc.Message, revision string, again b
 	}
 }
 
-// restored takes in what spans the requests of a call had on the node that is lost, before the call is put on record here.
+// restored takes in the spans that the requests of a call had on the node that is lost, before the call is put on record here.
 func (e *events) restored(c *Call, n *callNote, msgs []jsonrpc.Message) {
 	if e.areTold() {
 		c.watch = spans.Restore(c.watch, n.Spans, msgs)
@@ -122,7 +121,7 @@ func outcomeOf(method string, response []byte) (how observe.Outcome, code int) {
 	return observe.Result, 0
 }
 
-// notBegun tells that a call which has no stream has ended before it began.
+// notBegun tells that a call without a stream has ended before it began.
 func (e *events) notBegun(c *Call, err error) {
 	if errors.Is(err, ErrMoved) {
 		c.watch.Leave(0)
@@ -131,7 +130,7 @@ func (e *events) notBegun(c *Call, err error) {
 	c.watch.End(0, observe.Error, jsonrpc.CodeServer)
 }
 
-// observeLeft tells that the calls have left this node whose ends are not stored here any more.
+// observeLeft tells that calls have left this node: those with an end among the entries, which this node can store no more.
 func observeLeft(turn []entry) {
 	for i := range turn {
 		if x := &turn[i]; x.Last && !x.Note {

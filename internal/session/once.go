@@ -11,20 +11,20 @@ import (
 	"holdfast/stream"
 )
 
-// What follows is for requests that run once, however often they come: a client that cannot know whether
-// its request arrived sends it again under the same name, and gets the call that it began the first
-// time. docs/decisions/0009-idempotency-keys.md says what an idempotency key covers.
+// This file is for requests that run once, however often they arrive. A client that cannot know whether its
+// request arrived sends it again under the same name, and gets the call that it began the first time.
+// docs/decisions/0009-idempotency-keys.md says what an idempotency key covers.
 
-// Once says under what name requests run once.
+// Once is the name under which requests run once.
 type Once struct {
 	Key    string  // the client's idempotency key, or ""
-	Client *Client // whose key it is; nil: the session's client
-	// Name is the one that another node has given to a POST to this session, which it sends again when it
-	// can't know whether it arrived. It counts if there is no key.
+	Client *Client // that the key is of; nil: the session's client
+	// Name is the name that another node has given to a POST which it forwards to this session, and forwards
+	// again when it cannot know whether the POST arrived. It is used if there is no key.
 	Name string
 }
 
-// record returns what is known of a call that begins under the name. body is what makes two requests the same.
+// record returns the record of a call that begins under the name. Requests are the same if their bodies are.
 func (o *Once) record(s *Session, body []byte) *idempotency.Record {
 	sum := idempotency.SumOf(body)
 	switch {
@@ -36,14 +36,14 @@ func (o *Once) record(s *Session, body []byte) *idempotency.Record {
 	return idempotency.Key(s.keys(), o.Key, sum, idempotency.ID{})
 }
 
-// ExistingCall is the call that was begun under a name before.
+// ExistingCall is a call that was begun under a name before.
 type ExistingCall struct {
-	Session *Session // another one than was asked, maybe, of the same principal
+	Session *Session // the one that was asked, or another of the same principal
 	Number  uint64   // of its stream, which may have ended
 }
 
-// keys returns whose the idempotency keys are under which the session's client makes requests.
-// Modern clients, who have no session, have keys of their own: [Client].
+// keys returns the scope of the idempotency keys under which the session's client makes requests. Modern
+// clients, which have no session, have scopes of their own: [Client.keys].
 func (s *Session) keys() idempotency.Scope {
 	if s.principal.IsAnonymous() {
 		return idempotency.OfSession(s.key)
@@ -51,7 +51,7 @@ func (s *Session) keys() idempotency.Scope {
 	return idempotency.OfPrincipal(s.principal.Text())
 }
 
-// beginner returns the session as keys know it.
+// beginner describes the session to idempotency keys.
 func (s *Session) beginner() idempotency.Beginner {
 	return idempotency.Beginner{
 		Session: s.key, Principal: s.principal, Single: s.single, Moved: s.Moved,
@@ -59,14 +59,13 @@ func (s *Session) beginner() idempotency.Beginner {
 	}
 }
 
-// BeginOnce opens a stored call as [Session.Begin] does, under a name. body is what makes two requests the
-// same. Where the call was begun before, by this session or another of the same named principal, no call is opened, and
-// the one that there is is returned: running or ended. Of several that come at the
-// same time one begins the call. In a session with a single stream a call that another node's POST began before has no
-// stream of its own to be read.
+// BeginOnce opens a stored call as [Session.Begin] does, under a name. Requests are the same if their bodies are. If
+// the call was begun before, by this session or another of the same named principal, BeginOnce opens none, and returns
+// the existing call, running or ended. Of several requests at the same time one begins the call. In a session with a
+// single stream, a call that was begun by another node's POST has no stream of its own that could be read.
 //
 // The errors are those of Begin, after which the name is free again, those of [idempotency.Keys.Begin], and a
-// [*Redirect] where the call was begun in a session that is not on this node.
+// [*Redirect] if the call was begun in a session that is not on this node.
 func (s *Session) BeginOnce(once Once, body []byte, msgs []jsonrpc.Message, from ...Origin) (c *Call, _ *ExistingCall, err error) {
 	r := once.record(s, body)
 	if r.IsClients() {
@@ -102,11 +101,11 @@ func (c *Call) startOnce(msgs []jsonrpc.Message, from []Origin) (number uint64, 
 		number = c.recovery.journal
 	}
 	if err == nil && number == 0 {
-		err = ErrNotFound // the session ended just now, and the call with it
+		err = ErrNotFound // the session ended just now, and with it the call
 	}
 	if err != nil && c.recovery != nil {
 		c.mu.Lock()
-		left = c.recovery.state == recoveryLeft // to the next owner, without having begun
+		left = c.recovery.state == recoveryLeft // to the next owner, before it began
 		c.mu.Unlock()
 	}
 	return number, left, err
@@ -118,10 +117,10 @@ func (m *Manager) BegunOnce(client *Client, key string) bool {
 	return m.keys.Knows(idempotency.KeyID(client.keys(), key))
 }
 
-// CancelOnce cancels what a modern client has begun under an idempotency key, or what waits for its turn. The error is a [*Redirect] if
-// the session of the call is not on this node, or that of a store which can't tell.
+// CancelOnce cancels the call that a modern client has begun under an idempotency key, or the requests that wait for their turn under
+// it. The error is a [*Redirect] if the session of the call is not on this node, or that of the store.
 func (m *Manager) CancelOnce(client *Client, key, reason string) error {
-	m.keyedTurns.cancel(nameOfTurn(client, key)) // first: it may begin at any moment
+	m.keyedTurns.cancel(nameOfTurn(client, key)) // first: a waiting request may begin at any moment
 	c, err := m.callOnce(client, key)
 	if c != nil {
 		c.Withdraw(reason)
@@ -129,7 +128,7 @@ func (m *Manager) CancelOnce(client *Client, key, reason string) error {
 	return err
 }
 
-// callOnce returns the call of a modern client that began under an idempotency key and is in flight, or nil.
+// callOnce returns the call in flight that a modern client began under an idempotency key, or nil.
 func (m *Manager) callOnce(client *Client, key string) (*Call, error) {
 	at, err := m.keys.Find(idempotency.KeyID(client.keys(), key), client.principal)
 	if err != nil || at.Session == "" {
@@ -207,8 +206,7 @@ func (k keySessions) Work(all []idempotency.ID, do func(idempotency.ID)) {
 	k.m.work.Go(func() { departure.Each(all, departure.Parallel, do) })
 }
 
-// holder returns the session of a stream of which something is kept, or that is
-// still written to; or nil.
+// holder returns the session of a stream that is still written to, or has entries in the store; else nil.
 func (m *Manager) holder(name stream.SessionKey, number uint64) *Session {
 	s := m.find(name)
 	if s == nil || s.isClosed() && !s.isLingering() {

@@ -15,11 +15,11 @@ import (
 	"holdfast/stream"
 )
 
-// What follows is for a session whose lease may be lost: another node has taken it over,
-// or the store can't be reached. What the store has of it belongs to the next owner.
+// This file is for a session that may lose its lease: another node takes it over, or the store can't be
+// reached. The stored session belongs to the next owner.
 
-// losesSession reports whether, after an append that failed so, nothing can be appended to
-// a session any more whose lease may be lost.
+// losesSession reports whether the error of an append says that the session's lease is lost, or may be, so
+// that nothing can be appended any more.
 func losesSession(err error) bool {
 	return errors.Is(err, stream.ErrFenced) || errors.Is(err, stream.ErrNotFound) || unavailable(err)
 }
@@ -29,8 +29,8 @@ func unavailable(err error) bool {
 	return errors.Is(err, stream.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
-// Lost gives up the session because entries could not be appended. If no node is known
-// to have taken it, those who read its calls are told how they ended, from memory.
+// Lost gives up the session because entries could not be appended. If the store is unavailable,
+// no node is known to have taken the session: its readers get the ends of its calls from memory.
 func (o logOwner) Lost(unstored []entry, err error) {
 	s := o.s
 	if err == nil {
@@ -67,7 +67,7 @@ func (o logOwner) Lost(unstored []entry, err error) {
 	s.m.leaveNode(s, lingerFor)
 }
 
-// A tenure is the time for which a session is this node's.
+// A tenure is the time for which this node owns a session.
 type tenure struct {
 	shared  shared.Store // nil: no other node takes the session over
 	lease   stream.Lease // zero while the session is being made
@@ -109,27 +109,25 @@ func (s *Session) leased() stream.Lease {
 	return s.lease
 }
 
-// VerifySession looks whether another node has taken a session, as is said, and forgets it
-// then: its readers leave without having seen an end, and its clients come back to
-// the new owner. What is said may be old: the session may be here again. It does not
-// wait.
+// VerifySession looks whether another node has taken a session, as that node says, and forgets it if so: its
+// readers leave without having seen an end, and its clients come back to the new owner. The other node's word
+// may be old: the session may be here again. VerifySession does not wait.
 func (m *Manager) VerifySession(key stream.SessionKey) {
 	if s := m.find(key); s != nil {
 		m.InBackground(func(ctx context.Context) { _ = s.checkOwner(ctx) }) // else it is found out with the next append
 	}
 }
 
-// Verify looks who owns the sessions here that are in use, and loses those that
-// another has taken: for after a pause of this process, or of the store.
+// Verify asks the store which nodes own the sessions that are in use here, and forgets
+// those that another node has taken: for after a pause of this process, or of the store.
 func (m *Manager) Verify(ctx context.Context) {
 	used := slices.DeleteFunc(m.all(), func(s *Session) bool { return s.use.readers.Load() == 0 && !s.Busy() })
 	departure.Each(used, departure.Parallel, func(s *Session) { _ = s.checkOwner(ctx) }) // else it is found out with the next append
 }
 
-// checkOwner looks who owns the session, and loses it if another node does: before its client is told
-// that something is not known which it was given in the session, a newer owner may
-// have given it, of which this node has not heard yet. The error is [ErrMoved] then,
-// or that of a store which can't tell.
+// checkOwner asks the store which node owns the session, and forgets the session if another does: the error
+// is [ErrMoved] then, else the store's. It is called before a client is told that an id or a token of the
+// session is not known: a newer owner, of which this node has not heard, may have given it to the client.
 func (s *Session) checkOwner(ctx context.Context) error {
 	if s.shared == nil {
 		return nil
@@ -151,8 +149,8 @@ func (s *Session) checkOwner(ctx context.Context) error {
 	return nil
 }
 
-// leaveNode has a session leave this node. Who reads it may read what there is for a
-// time. No lock is held, but the caller may be appending.
+// leaveNode makes a session leave this node. Its readers may read the entries that
+// it has for as long as linger. No lock is held, but the caller may be appending.
 func (m *Manager) leaveNode(s *Session, linger time.Duration) {
 	had, ok := closeIf(s, sessionMoved, nil)
 	if !ok {
@@ -165,7 +163,7 @@ func (m *Manager) leaveNode(s *Session, linger time.Duration) {
 		m.closeBackend(had.conn)
 	}
 	if had.from != sessionOpen {
-		return // it is kept for those who read the end: see forget and release
+		return // it is kept for readers of its end: see forget and release
 	}
 	leave := func() {
 		m.shared.Forget(s.lease)
@@ -179,7 +177,7 @@ func (m *Manager) leaveNode(s *Session, linger time.Duration) {
 	}
 }
 
-// dropRequests lets go of requests that were taken off the record of a session that leaves.
+// dropRequests ends requests that were taken off the record of a session that leaves: see [Call.dropRequest].
 func (m *Manager) dropRequests(s *Session, left []*inflight) {
 	for _, rq := range left {
 		rq.call.dropRequest(rq)

@@ -5,15 +5,13 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// ownRequests are our own requests to the backend, whose answers no client sees. Guarded
-// by Session.mu.
+// ownRequests are our own requests to the backend. No client sees their answers. Guarded by Session.mu.
 type ownRequests struct {
 	waiting map[string]chan jsonrpc.Message // by their ids
 	ids     rpc.OwnIDs
 }
 
-// add puts a request on record. answer is told of its response, and closed if there will
-// be none.
+// add puts a request on record. answer gets its response, and is closed if there will be none.
 func (o *ownRequests) add() (id []byte, answer chan jsonrpc.Message) {
 	id = o.ids.Next()
 	if o.waiting == nil {

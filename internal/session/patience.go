@@ -9,8 +9,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A patience is what a session knows of its client's, and when it looks next at requests that take long. One timer is for
-// all requests, so that a request which does not take long costs none. Guarded by Session.mu.
+// A patience has the host of a session's client, which says how long the client waits, and when the session looks next at
+// requests that take long. One timer is for all requests, so that a short request costs none. Guarded by Session.mu.
 type patience struct {
 	host  hosts.Host
 	kind  clientkind.Kind // of a carrier's clients
@@ -21,7 +21,7 @@ type patience struct {
 	at    time.Duration // when the timer is due, by the manager's clock; 0: it is not set
 }
 
-// know takes in what the client says of itself in initialize. s.mu is held, or no other goroutine knows the session.
+// know takes in the client's host, by the params of its initialize. s.mu is held, or no other goroutine knows the session.
 func (p *patience) know(s *Session, params []byte) {
 	if s.m.opts.Host == nil {
 		return
@@ -33,7 +33,7 @@ func (p *patience) know(s *Session, params []byte) {
 	p.host, p.known = s.m.opts.Host(jsonrpc.String(jsonrpc.Field(params, "clientInfo", "name")), agent), true
 }
 
-// hostOf returns what is known of the host that makes a request. s.mu is held.
+// hostOf returns the host that makes a request, as far as it is known. s.mu is held.
 func (p *patience) hostOf(s *Session, m *jsonrpc.Message) hosts.Host {
 	if s.m.opts.Host == nil {
 		return hosts.Host{}
@@ -44,7 +44,7 @@ func (p *patience) hostOf(s *Session, m *jsonrpc.Message) hosts.Host {
 		p.host = s.m.opts.Host(p.kind.Name, "")
 	}
 	h := p.host
-	h.Heard = p.heard || s.taken || s.firstEpoch != 0 // in an earlier life it may have
+	h.Heard = p.heard || s.taken || s.firstEpoch != 0 // it may have been shown our tools on another node, or in an earlier life of the session
 	if !h.Heard && !h.Known && s.modern != "" {
 		h.Heard = s.m.Kinds.HasHeard(p.kind)
 	}
@@ -59,7 +59,7 @@ func (p *patience) hears(s *Session) {
 	}
 }
 
-// wake has the session look at its requests at a time, at the latest. s.mu is held.
+// wake makes the session look at its requests at a time, or before. s.mu is held.
 func (p *patience) wake(s *Session, at time.Duration) {
 	if p.at != 0 && p.at <= at {
 		return
@@ -73,7 +73,7 @@ func (p *patience) wake(s *Session, at time.Duration) {
 	p.timer.Reset(d)
 }
 
-// rest has the session look at no request until there is another one. s.mu is held.
+// rest stops the timer: the session looks at no requests until the next wake. s.mu is held.
 func (p *patience) rest() {
 	if p.timer != nil {
 		p.timer.Stop()

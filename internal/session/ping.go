@@ -8,9 +8,9 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows is for clients of revisions before 2025-11-25, some of which fail on an
-// event without data: what gives them an event id of a call that says nothing is a
-// ping. docs/decisions/0021-ids-by-ping.md.
+// This file is for clients of revisions before 2025-11-25. Some of these fail on an
+// event without data, so a ping gives them an event id of a call that has said
+// nothing. docs/decisions/0021-ids-by-ping.md.
 
 // pingID begins the ids of our own pings. The number of the stream follows.
 const pingID = "holdfast-ping-"
@@ -27,10 +27,10 @@ func (w writer) Ping() {
 	id = append(strconv.AppendUint(id, c.number, 36), '"')
 	c.push(jsonrpc.AppendRequest(nil, id, protocol.MethodPing, nil), false)
 	c.mu.Unlock()
-	c.s.flushInBackground() // who reads does not wait for the store
+	c.s.flushInBackground() // the reader does not wait for the store
 }
 
-// pinged returns the number of the stream of the call whose ping a client answers, by the id of the answer.
+// pinged returns the number of the stream with the ping that an answer of this id is to. ok is false if it is to none of ours.
 func pinged(id []byte) (number uint64, ok bool) {
 	if len(id) == 0 || id[0] != '"' {
 		return 0, false

@@ -7,18 +7,18 @@ import (
 	"holdfast/internal/feature/idempotency"
 )
 
-// A Client is who makes a request that belongs to no session: [Manager.ClientOf]. Whatever such
-// requests share, and whatever they find again, they do so by what is in here.
+// A Client is the client of a request that belongs to no session: [Manager.ClientOf]. By its fields such
+// requests share conversations, and find calls again.
 type Client struct {
 	principal  caller.Principal
 	credential caller.Credential
 	address    string // host and port
-	// taken says that what a conversation with the server has may depend on the credential of who
-	// began it, whoever the principal is ([authorizationTaker]).
+	// taken says that a conversation with the server may depend on the credential that it was begun with, for
+	// any principal ([authorizationTaker]).
 	taken bool
 }
 
-// ClientOf returns who makes a request.
+// ClientOf returns the client that makes a request.
 func (m *Manager) ClientOf(r *http.Request, principal caller.Principal, credential caller.Credential) Client {
 	c := Client{principal: principal, credential: credential, address: r.RemoteAddr}
 	if b, ok := m.backend.(authorizationTaker); ok {
@@ -28,11 +28,10 @@ func (m *Manager) ClientOf(r *http.Request, principal caller.Principal, credenti
 	return c
 }
 
-// tenant names whom the client's use is counted against.
+// tenant returns the name of the tenant that the client's use counts against.
 func (c *Client) tenant() string { return caller.TenantOf(c.principal, c.address) }
 
-// keys returns whose idempotency keys the client's are: its principal's; else those of its
-// credential at the server; else those of its tenant there.
+// keys returns the scope of the client's idempotency keys: its principal; else its credential at the server; else its tenant there.
 func (c *Client) keys() idempotency.Scope {
 	switch {
 	case !c.principal.IsAnonymous():
@@ -52,9 +51,9 @@ func (c *Client) apart() (credential caller.Credential) {
 	return credential
 }
 
-// twin names a key of the client and a request, whatever its credential is; zero for a named
-// principal. One that is nobody in particular may come back with another credential, or without one,
-// and nobody knows whether it is the same client.
+// twin returns an id for an idempotency key and a request that does not depend on the client's credential;
+// zero for a named principal. An anonymous client may come back with another credential, or without one, and
+// then cannot be known as the same client.
 func (c *Client) twin(key string, sum idempotency.Sum) (id idempotency.ID) {
 	if c.principal.IsAnonymous() {
 		id = idempotency.TwinID(idempotency.OfTenant(c.principal.Server(), c.tenant()), key, sum)

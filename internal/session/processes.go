@@ -8,10 +8,10 @@ import (
 	"holdfast/internal/processes"
 )
 
-// placeWait is how long a new session waits for a conversation that is being closed:
-// a process may take its time to end. placeAgainWait is how long a call waits that is made
-// again after a take-over, of which there may be many at a time; nobody holds a connection
-// for that. Any other call in flight waits as long as its backend may take to open.
+// placeWait is how long a new session waits for a place, as the process of a conversation that is being
+// closed may take its time to end. placeAgainWait is how long a call that is made again after a take-over
+// waits for one: there may be many such calls at a time, and no connection is held for them. Any other call
+// in flight waits as long as its backend may take to open.
 const (
 	placeWait      = 5 * time.Second
 	placeAgainWait = 5 * time.Minute

@@ -9,15 +9,15 @@ import (
 	"holdfast/stream"
 )
 
-// progress has the greatest values that were said under progress tokens, by the keys
-// of the tokens, before a call is made again: see [protocol.Progress].
+// progress has the greatest value that was sent under each progress token, by the
+// token's key, before a call is made again: see [protocol.Progress].
 type progress map[string]float64
 
-// passes reports whether a progress notification may be said, and notes its value.
+// passes reports whether a progress notification may be sent, and notes its value.
 func (p progress) passes(params []byte) bool {
 	token, value, ok := protocol.Progress(params)
 	if !ok {
-		return true // whatever it is, it is none that goes back
+		return true // without a token and a value it cannot go back
 	}
 	if last, known := p[token]; known && value <= last {
 		return false
@@ -26,9 +26,9 @@ func (p progress) passes(params []byte) bool {
 	return true
 }
 
-// progressOf takes in what was said of a call that is about to be made again. In
-// a single session that is on the standalone stream, with what was said of calls
-// before: should their tokens have been the same, some progress is not said.
+// progressOf takes in the progress that was sent of a call which is about to be made
+// again. In a single session it is on the standalone stream, with the progress of
+// earlier calls: if these had the same tokens, some progress is not sent.
 func (f *restored) progressOf(ctx context.Context, c *Call) {
 	if len(c.tokens) == 0 || c.isHeir() {
 		return

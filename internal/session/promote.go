@@ -5,7 +5,7 @@ import "time"
 // Promote makes a light call a stored one. An ended call is left alone.
 func (c *Call) Promote() { c.promoteWith(c.s.log.Flush) }
 
-// promoteWith is Promote for who flushes the log otherwise.
+// promoteWith is Promote, with a flush of the caller's choice.
 func (c *Call) promoteWith(flush func()) {
 	c.mu.Lock()
 	if c.isLight() {

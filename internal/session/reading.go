@@ -12,13 +12,13 @@ import (
 	"holdfast/stream"
 )
 
-// isProgress reports whether a message is progress: what it says is old once another message follows, and must not be said twice.
+// isProgress reports whether a message is a progress notification: it is old once another message follows, and must not be sent twice.
 func isProgress(data []byte) bool {
 	m, err := jsonrpc.Parse(data)
 	return err == nil && m.Kind == jsonrpc.Notification && m.Method == protocol.MethodProgress
 }
 
-// Streams are the session's, with their readers.
+// Streams returns the session's streams, with their readers.
 func (s *Session) Streams() *reading.Streams { return &s.streams }
 
 // A readerOwner is a session as its readers know it. It implements [reading.Owner].
@@ -57,8 +57,8 @@ func (o readerOwner) IsAlone(by reading.Call) bool {
 	return c.record == nil || c.record.key == nil && c.record.untold == nil && c.record.resume == nil
 }
 
-// Arrived implements [reading.Owner]. A stream whose webhooks are to be told is not dropped: nor is one that a client may ask for
-// again, of a call with an idempotency key or one that can be resumed by a token (see IsAlone).
+// Arrived implements [reading.Owner]. A stream is not dropped while webhooks have yet to be told its outcomes. Nor is one that a
+// client may ask for again, of a call with an idempotency key or a resume token (see IsAlone).
 func (o readerOwner) Arrived(number uint64) {
 	if o.untold.Of(number) == nil {
 		o.m.store.Acknowledge(stream.ID{Session: o.key, Number: number})
@@ -89,7 +89,7 @@ func (o readerOwner) Heard(r *reading.Reader, e reading.Event) {
 	case reading.Lost:
 		s.m.flights.Strand(flightSession{s}, number, r.Likeness())
 	case reading.Leaves:
-		s.Resumes().Seen(number) // from now on it is away
+		s.Resumes().Seen(number) // from now on the client is away
 	case reading.Left:
 		if number == standalone {
 			s.noteDelivered(true)
@@ -100,7 +100,7 @@ func (o readerOwner) Heard(r *reading.Reader, e reading.Event) {
 	}
 }
 
-// told notes how far a reader's client was told.
+// told notes how far a reader has told its client.
 func (o readerOwner) told(r *reading.Reader) {
 	at := r.Cursor()
 	o.untoldTo(r).Delivered(at.Stream.Number, at.Seq)
@@ -144,7 +144,7 @@ func written(by reading.Call) *Call {
 	return w.Call
 }
 
-// CallAt returns the call whose stream is still written, or nil.
+// CallAt returns the call that still writes a stream, or nil.
 func (s *Session) CallAt(number uint64) *Call { return written(s.streams.Call(number)) }
 
 // Progress implements [reading.Call].
@@ -161,7 +161,7 @@ func (w writer) Progress() reading.Progress {
 // Came implements [reading.Call].
 func (w writer) Came(after uint64) *reading.Disconnect {
 	w.mu.Lock()
-	if w.s.taken { // another node told its client so much
+	if w.s.taken { // another node told the client the entries up to after
 		w.pace.Reach(&w.s.m.pace, min(after, w.said), w.said)
 	}
 	w.mu.Unlock()
@@ -179,7 +179,7 @@ func (w writer) Likeness() likeness.Likeness {
 // Observe implements [reading.Call].
 func (w writer) Observe() *observe.Watch { return w.watch }
 
-// Like is what other requests are compared with, to see whether they are the call made again. c may be nil: nothing is like it.
+// Like returns the likeness by which other requests are known as the call made again. c may be nil: no request is like it.
 func (c *Call) Like() likeness.Likeness {
 	if c == nil {
 		return likeness.Likeness{}
@@ -187,8 +187,8 @@ func (c *Call) Like() likeness.Likeness {
 	return c.standing.Like()
 }
 
-// CameBack notes that the client has come back: for the call of a stream, with an event id or something else that says what it has, or (0) with
-// nothing but its session. conn is its connection, or nil if that cannot be asked.
+// CameBack notes that the client has come back: for the call of a stream, with an event id or something else that says how far it has read;
+// number 0: with nothing but its session. conn is its connection, or nil if that cannot be asked.
 func (s *Session) CameBack(number uint64, conn Connection) {
 	if c := s.CallAt(number); c != nil {
 		c.standing.CameBack(conn)
@@ -196,9 +196,9 @@ func (s *Session) CameBack(number uint64, conn Connection) {
 	s.streams.CameBack(number != 0)
 }
 
-// SignalInputOnce reports whether a client that shows no event id may be told that the stream's
-// call waits for its input: once for each time that it is told of what the call said.
-// What was written to it may not have arrived.
+// SignalInputOnce reports whether a client that shows no event id may be told that the stream's call waits for its
+// input: once after a message of the call, and from then on every other time. In between the client is told the
+// messages again, which may not have arrived.
 func (s *Session) SignalInputOnce(number uint64) bool {
 	c := s.CallAt(number)
 	return c != nil && c.client.signal()
@@ -213,7 +213,7 @@ func (c *Call) ConnectionLost() {
 		c.s.m.flights.StrandAnswer(flightCall{c}, c.takeAnswer())
 		return
 	}
-	_ = c.takeDisconnect() // who was to be sent away has gone
+	_ = c.takeDisconnect() // the client that was to be sent away has gone
 	c.untold().Release(number)
 	c.s.streams.Cut(number, c.Like(), func() {
 		if !c.standing.IsLate() {

@@ -13,16 +13,15 @@ import (
 	"holdfast/stream"
 )
 
-// A recovery is what the next owner of the session may have to know of a call, and so
-// what its note says: see notes.go. Calls have one only where the store is shared.
+// A recovery has the state of a call that its note tells the next owner of the
+// session: see notes.go. Calls have one only where the store is shared.
 type recovery struct {
 	retry  retry // whether its requests may be made again; it does not change
 	repeat bool  // they are made again here, as the session was taken over
 
-	// A call of a session with a single stream has a stream of its own all the same,
-	// that nobody reads: its note stands beside it, and it ends with the call. Its
-	// entries are the ids of those requests of a batch that were answered before the
-	// last. 0 for other calls.
+	// journal is the number of a stream that calls of a session with a single stream have, and
+	// that no client reads: the note stands beside it, and it ends with the call. Its entries are
+	// the ids of those requests of a batch that were answered before the last. 0 for other calls.
 	journal uint64
 
 	// Guarded by Call.mu.
@@ -30,11 +29,11 @@ type recovery struct {
 	msgs  []jsonrpc.Message // until the note is queued and a backend has the first of them
 	noted bool              // the note is queued
 
-	stored chan struct{} // closed when the note is stored, or will not be; nil before it is to be queued
-	failed error         // why it was refused; to be read after that
+	stored chan struct{} // closed when the note is stored, or will not be; nil while the call needs none
+	failed error         // why the store refused the note; to be read once stored is closed
 }
 
-// retry reports whether requests may be made again without harm.
+// A retry says whether requests may be made again without harm.
 type retry uint8
 
 const (
@@ -43,13 +42,13 @@ const (
 	retryAllowed
 )
 
-// A recoveryState says who makes the requests of a call.
+// A recoveryState says where the requests of a call are made.
 //
 //	state        what it means
 //	undelivered  no backend has a request of it
 //	delivered    a backend has one, or may have
 //	left         the next owner makes them, as its note says that no backend has them
-//	handedBack   whoever waits for the call makes it again where its session is now
+//	handedBack   the transport that waits for the call makes it again where its session is now
 //
 //	from                    to          when
 //	undelivered             delivered   the first request is about to be handed to the backend
@@ -83,14 +82,14 @@ func (k *recovery) become(to recoveryState) (ok bool) {
 	return ok
 }
 
-// A recoveryNote is what the note of a call says of that.
+// A recoveryNote has the members of a call's note that its recovery is restored from.
 type recoveryNote struct {
 	Safe     bool              `json:"safe"`
-	Unsent   bool              `json:"unsent"` // its owner has left without having handed it to a backend
+	Unsent   bool              `json:"unsent"` // its owner left before a backend had any of the requests
 	Requests []json.RawMessage `json:"requests"`
 }
 
-// apply has the recovery be as the note says.
+// apply sets the recovery by the note.
 func (n *recoveryNote) apply(k *recovery) error {
 	k.noted = true
 	if n.Safe {
@@ -116,14 +115,14 @@ func (k *recovery) callsTool() bool {
 	return len(k.msgs) > 0 && k.msgs[0].Method == protocol.MethodCallTool
 }
 
-// takeUp decides what becomes of the requests of a call that was restored, and has not ended: they are made again, or for the first time, which
-// unsent says, or neither. A tool is safe if the call's note says so, or the session's: the tools may have been listed after the call began. What a
-// note says of other methods is not heard: nodes of earlier builds took all of them for safe.
+// takeUp decides whether the requests of a restored call that has not ended are made again. unsent says that they are made for the first time. A
+// tool is safe if the call's note says so, or the session's: the tools may have been listed after the call began. Notes do not count for other
+// methods, as nodes of earlier builds took all of them for safe.
 func (k *recovery) takeUp(s *Session) (unsent bool) {
 	unsent = k.become(recoveryUndelivered)
 	noted := k.isSafe()
 	k.retry = retryUnsafe
-	var err error // then nobody has called them safe
+	var err error // a panic: then they are not safe
 	defer panics.Catch(&err, s.m.logger, "Options.Safe", "")
 	if len(k.msgs) > 0 && tools.Repeatable(k.msgs, func(m *jsonrpc.Message) bool { return noted || s.Tools.IsRepeatable(tools.Called(m)) }) {
 		k.retry, k.repeat = retryAllowed, true
@@ -134,12 +133,12 @@ func (k *recovery) takeUp(s *Session) (unsent bool) {
 // isSafe reports whether the call's requests may be made again.
 func (k *recovery) isSafe() bool { return k.retry == retryAllowed }
 
-// mayRun reports whether the call may be made, or made again, once its session has been
-// closed here, so that it is begun no more. Call.mu is held.
+// mayRun reports whether the call may be made, or made again, on another node, once its
+// session is closed here. Call.mu is held.
 func (k *recovery) mayRun() bool { return k.isSafe() || k.state != recoveryDelivered }
 
-// release lets go of what no note will need any more: of a call that the backend has
-// there is nothing to be said but what the note says. Call.mu is held.
+// release drops the messages once no note needs them: a call that the backend has
+// gets no other note. Call.mu is held.
 func (k *recovery) release() {
 	if k.noted && k.state == recoveryDelivered {
 		k.msgs = nil
@@ -152,8 +151,8 @@ func (c *Call) Repeated() bool { return c != nil && c.recovery != nil && c.recov
 // hasJournal reports whether the call has a stream for nothing but its note.
 func (c *Call) hasJournal() bool { return c.recovery != nil && c.recovery.journal != 0 }
 
-// awaitNote waits until the store has the call's note, or has refused it: the error is that of the store. late says that it has done neither in
-// time. What is said by calls that run is waited for longer, but this one has not begun.
+// awaitNote waits until the store has the call's note, or has refused it: the error is that of the store. late says that the store did neither
+// within storeTimeout. Entries of calls that run may take longer, but this call has not begun.
 func (k *recovery) awaitNote(stored <-chan struct{}) (late bool, err error) {
 	t := time.NewTimer(storeTimeout)
 	defer t.Stop()
@@ -165,10 +164,9 @@ func (k *recovery) awaitNote(stored <-chan struct{}) (late bool, err error) {
 	}
 }
 
-// handOver reports whether the call is left to the next owner of its session, which was
-// closed, and, if not, whether a backend may have it. One that no backend has is noted
-// as such, if its client will ask for it by its key or token; the log must be flushed
-// after.
+// handOver reports whether the call goes on with the next owner of its session, which was
+// closed here, and whether a backend may have it. If no backend has it, and its client
+// will ask for it by a key or token, its note says so; the log must be flushed after.
 func (c *Call) handOver() (goesOn, sent bool) {
 	k := c.recovery
 	if k == nil {
@@ -180,7 +178,7 @@ func (c *Call) handOver() (goesOn, sent bool) {
 	switch {
 	case k.isSafe():
 		return stored || !c.s.single, sent
-	case sent && k.retry == retryUnlisted && c.number != 0: // the next owner may know
+	case sent && k.retry == retryUnlisted && c.number != 0: // the next owner may know the tools
 		return true, true
 	case !sent && !stored && !c.s.single:
 		return true, false

@@ -11,24 +11,24 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows tells clients that what a server of a configuration file offers has changed with the file, so that they
-// list it again: on the standalone stream of a session, and in each subscriptions/listen of a carrier.
+// This file tells clients to list again when the lists of a server have changed with the configuration file: on the
+// standalone stream of a session, and in each subscriptions/listen of a carrier.
 
-// A listTeller is a backend with many servers whose lists may change without them saying so. It may be called concurrently, and does not wait.
+// A listTeller is a backend with many servers that may change their lists without a notification. It may be called concurrently, and does not wait.
 type listTeller interface {
-	// Lists returns a number that changes when clients of the server with a name are to list again; 0: the
+	// Lists returns a number that changes when clients of the server with a name have to list again; 0: the
 	// conversation itself tells them.
 	Lists(server string) uint64
 }
 
-// The lists of a server, and what tells of their changes; and the member of a listen's filter that wants to be told.
+// The lists of a server, the notifications of their changes, and the members of a listen's filter by which a client asks for these.
 var changedLists = []struct{ capability, method, wanted string }{
 	{"tools", protocol.MethodToolsListChanged, "toolsListChanged"},
 	{"prompts", protocol.MethodPromptsListChanged, "promptsListChanged"},
 	{"resources", protocol.MethodResourcesListChanged, "resourcesListChanged"},
 }
 
-// listsOf returns the number of the lists that clients of a server know if they ask now.
+// listsOf returns the number of the lists that clients of a server get now.
 func (m *Manager) listsOf(server string) uint64 {
 	if m.listTeller == nil {
 		return 0
@@ -36,32 +36,32 @@ func (m *Manager) listsOf(server string) uint64 {
 	return m.listTeller.Lists(server)
 }
 
-// An offering is what a session's server offers, and what of that its clients know. Its methods may be called concurrently, and its lock
-// is taken after Session.mu.
+// An offering says which lists a session's server offers, and which of them its clients know. Its methods may be called concurrently,
+// and its lock is taken after Session.mu.
 type offering struct {
 	mu      sync.Mutex
-	lists   uint64 // of which clients were last told: a number of [listTeller]
-	answer  uint64 // what the server has answered to initialize, as a hash; 0: that is not known
-	differs bool   // it answers otherwise than when clients were last told
+	lists   uint64 // the number, of [listTeller], that clients were last told of
+	answer  uint64 // a hash of the server's answer to initialize; 0: not known
+	differs bool   // the answer is another one than when clients were last told
 	begins  bool   // the session has begun again, and the server has not answered to initialize since
 	lacks   uint8  // lists that the server does not have: bits
 }
 
-// known returns what clients were last told, as it is remembered of a session that is asleep.
+// known returns the answer and the lists that clients were last told, as they are remembered of a session that is asleep.
 func (o *offering) known() asleep {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return asleep{answer: o.answer, lists: o.lists}
 }
 
-// forget has clients be told in any case, when the server has answered again.
+// forget forgets the server's answer: the next one is not compared with it. If the session begins again, clients are told to list again in any case.
 func (o *offering) forget() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.answer = 0
 }
 
-// take takes in the server's answer to initialize: of lists that it does not have clients are told nothing.
+// take takes in the server's answer to initialize: clients are not told of changes in lists that the server does not have.
 func (o *offering) take(result []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -75,7 +75,7 @@ func (o *offering) take(result []byte) {
 }
 
 // compare takes in the answer to an initialize that was made again, and reports whether the session has begun again, and whether the
-// answer is another one than before. lists is the number of the lists; 0: the conversation itself tells of them.
+// answer differs from the one before. lists is the number of the lists; 0: the conversation itself tells of them.
 func (o *offering) compare(result []byte, lists uint64) (begun, differs bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -92,8 +92,8 @@ func (o *offering) compare(result []byte, lists uint64) (begun, differs bool) {
 	return false, o.differs
 }
 
-// changed reports whether clients are to be told that the lists have changed, and notes that they are. lists is their number, and lacks
-// are those that the server does not have.
+// changed reports whether clients have to be told that the lists have changed, and notes that they are. lists is their number, and
+// lacks are those that the server does not have.
 func (o *offering) changed(lists uint64) (lacks uint8, changed bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -102,8 +102,8 @@ func (o *offering) changed(lists uint64) (lacks uint8, changed bool) {
 	return o.lacks, changed
 }
 
-// tellLists tells the session's clients that the lists have changed, if they have since the clients were last told. One
-// that has not said yet that the session is initialized is told later.
+// tellLists tells the session's clients that the lists have changed, if they have since the clients were last told. A
+// client that has not sent notifications/initialized yet is told later.
 func (s *Session) tellLists() {
 	now, lacks, changed := s.m.listsOf(s.Server()), uint8(0), false
 	var listens []*inflight
@@ -137,8 +137,8 @@ func (s *Session) tellLists() {
 	relist(s, all)
 }
 
-// relist tells the client of a session to list again, by the methods of notifications. It need not be connected: if the session
-// falls asleep before that, it is told when the session wakes.
+// relist tells the client of a session to list again, by notifications with some methods. The client need not be connected: if
+// the session falls asleep before the client reads them, it is told when the session wakes.
 func relist(s *Session, methods []string) {
 	if len(methods) == 0 {
 		return
@@ -157,9 +157,9 @@ func relist(s *Session, methods []string) {
 	}
 }
 
-// answeredAgain takes in the server's answer to an initialize that was made again. If it is another one than before, it may be of
-// another version of the server, and clients are told. So they are where the session has begun again, as the server knows nothing of it;
-// but one that was asleep has lost nothing.
+// answeredAgain takes in the server's answer to an initialize that was made again. If it differs from the answer before, it may come
+// from another version of the server, and clients are told to list again. If the session has begun again, its old answer is known only
+// if it was asleep: else its client is told, too.
 func (s *Session) answeredAgain(result []byte) {
 	begun, differs := s.offering.compare(result, s.m.listsOf(s.Server()))
 	if begun {
@@ -180,14 +180,14 @@ func (s *Session) answeredAgain(result []byte) {
 	}
 }
 
-// hashOf returns a number for a text, which is not 0.
+// hashOf returns a hash of a text. It is not 0.
 func hashOf(text []byte) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write(text) // it never fails
 	return max(h.Sum64(), 1)
 }
 
-// noteOffer takes in what a server offers, by its answer to initialize. s.mu is held.
+// noteOffer takes in the services and lists that are offered with a server, by its answer to initialize. s.mu is held.
 func (s *Session) noteOffer(result []byte) {
 	s.offers.Store(offers(s.m, func(f Service) bool { return f.Suits(s, s.revision, result) }))
 	s.offering.take(result)
@@ -199,7 +199,7 @@ func (rq *inflight) keepListen(in *backend.Inbound) {
 	if rq == nil || in.Method != protocol.MethodSubscriptions || rq.listen != nil || rq.call.s.modern == "" || rq.call.s.m.listTeller == nil {
 		return
 	}
-	m, err := jsonrpc.Parse(bytes.Clone(in.Raw)) // and not the body with it
+	m, err := jsonrpc.Parse(bytes.Clone(in.Raw)) // without the body around it
 	if err != nil {
 		return // it is delivered, and not made again
 	}
@@ -221,8 +221,8 @@ func (q *requests) listens() (all []*inflight, only bool) {
 	return all, !others && len(all) > 0
 }
 
-// acknowledgedAgain notes that a listen was acknowledged, and reports whether it was before: by the conversation before this one.
-// Session.mu is held.
+// acknowledgedAgain notes that a listen was acknowledged, and reports whether the conversation before this one had acknowledged
+// it, too. Session.mu is held.
 func (q *requests) acknowledgedAgain(c *Call) (again bool) {
 	all, _ := q.listens()
 	for _, rq := range all {

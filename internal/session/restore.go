@@ -14,18 +14,18 @@ import (
 	"holdfast/stream"
 )
 
-// What follows fills a session that was taken over with what the store has of it.
+// This file fills a session that was taken over with its streams and notes in the store.
 
-// restored is what was found of a session.
+// restored has the calls of a session as they were found in the store.
 type restored struct {
 	s          *Session
 	calls      []*Call         // in the order of their streams, while they are restored
-	read, rung map[uint64]bool // streams that were read to their end, and those whose outcomes were told besides
+	read, rung map[uint64]bool // streams that were read to their end, and those with outcomes that webhooks were told
 
 	retry  []retryCall // to be made again
 	lost   []*Call     // to be ended
 	untold map[uint64]*webhook.Call
-	cut    []*Call // whose clients were connected to the node that is lost
+	cut    []*Call // calls with clients that were connected to the node that is lost
 
 	// In a session with a single stream, once they are known.
 	progress progress
@@ -36,13 +36,13 @@ type restored struct {
 type retryCall struct {
 	call   *Call
 	msgs   []jsonrpc.Message
-	unsent bool // not again, but for the first time: only this once
+	unsent bool // not again, but for the first time
 }
 
-// restore fills a session that was taken over, and that nobody knows yet.
+// restore fills a session that was taken over, and that no other goroutine knows yet.
 func (s *Session) restore(ctx context.Context, streams []shared.Stream) restored {
 	f := restored{s: s, read: make(map[uint64]bool), rung: make(map[uint64]bool), untold: make(map[uint64]*webhook.Call)}
-	// What ended and is kept no longer had numbers, too: each epoch has its own.
+	// Streams that the store has dropped had numbers, too: each epoch has its own.
 	s.streams.Resume((s.lease.Epoch - 1) << 32)
 	for i := range streams {
 		st := &streams[i]
@@ -76,7 +76,7 @@ func (s *Session) restore(ctx context.Context, streams []shared.Stream) restored
 	return f
 }
 
-// take takes in what a note says of other calls.
+// take takes in the news of a note: they are about other calls.
 func (f *restored) take(n *news) {
 	for _, number := range n.Read {
 		f.read[number] = true
@@ -86,7 +86,7 @@ func (f *restored) take(n *news) {
 	}
 }
 
-// noted returns the call of a stream as its note says. Without a note, or with one that can't be read, nothing is known.
+// noted returns the call of a stream as its note says. Without a note that can be read, the call's requests are not known.
 func (f *restored) noted(ctx context.Context, st *shared.Stream) *Call {
 	s := f.s
 	var n callNote
@@ -125,7 +125,7 @@ func (f *restored) noted(ctx context.Context, st *shared.Stream) *Call {
 	}
 	c.restoreDeferred(st.Note)
 	f.take(&n.news)
-	if n.Of != 0 && !s.single { // the heir tells its outcome
+	if n.Of != 0 && !s.single { // the heir tells the outcome
 		f.rung[n.Of] = true
 	}
 	if n.Direct && !s.single && !c.IsOver() {
@@ -134,12 +134,11 @@ func (f *restored) noted(ctx context.Context, st *shared.Stream) *Call {
 	return c
 }
 
-// endsUnanswered reports whether a stream that has no note does not, or will not, end with an
-// answer. Without the note nobody knows what to answer: whoever reads it must hear
-// that, and not only its end.
+// endsUnanswered reports whether a stream without a note does not, or will not, end with an answer. Without
+// the note the requests are not known: a reader must hear that, and not only that the stream has ended.
 func (f *restored) endsUnanswered(ctx context.Context, st *shared.Stream) bool {
 	if f.s.single {
-		return false // nobody reads it
+		return false // no client reads the stream
 	}
 	if !st.Ended || st.Next <= st.Oldest {
 		return !st.Ended
@@ -188,7 +187,7 @@ func (f *restored) runs(ctx context.Context, c *Call) {
 	}
 }
 
-// ended takes in what may be asked of a call that has ended. known says that its client knows of it.
+// ended takes in a call that has ended, as far as clients may ask for it. known says that its client knows of it.
 func (f *restored) ended(ctx context.Context, c *Call, known bool) {
 	s, msgs, number, shares := c.s, c.recovery.msgs, c.storedAs(), c.sharesStream()
 	read := f.read[number]
@@ -210,13 +209,14 @@ func (f *restored) ended(ctx context.Context, c *Call, known bool) {
 		c.replay(msgs, f.said, true)
 	}
 	if !shares {
-		young := len(msgs) > 0 && msgs[0].Method == protocol.MethodInitialize // who lost that begins anew
+		young := len(msgs) > 0 && msgs[0].Method == protocol.MethodInitialize // a client that lost the answer to initialize begins anew
 		f.found(c, !read && !young, tells)
 	}
 	c.recovery = nil // it is not made again
 }
 
-// found has a call that has a stream of its own be found. lost says that its client may have lost it, and tells that its outcomes may be told besides.
+// found makes a call with a stream of its own known to readers, resume tokens and webhooks. lost says that its client may have lost the stream, and
+// tells that webhooks may be told its outcomes.
 func (f *restored) found(c *Call, lost, tells bool) {
 	if lost && !c.isHeir() && c.deferred() == nil {
 		c.s.streams.Restored(c.number, c.IsOver())
@@ -228,18 +228,18 @@ func (f *restored) found(c *Call, lost, tells bool) {
 		if c.IsOver() {
 			h.End(c.number)
 		}
-		f.untold[c.number] = h // held until then
+		f.untold[c.number] = h // held until awaitReturn releases it
 	}
 }
 
-// outcome is what is known of the response to a request.
+// outcome is the response to a request: where it is in the stream, and whether it is an error.
 type outcome struct {
 	seq    uint64
 	failed bool
 }
 
-// answers returns the responses in a stream, or those that it names, by the keys of their ids; of two with one id the later one. The
-// stream that a call of a single session has names its responses.
+// answers returns the responses in a stream, by the keys of their ids; of two with one id the later one. named says that the entries
+// are the ids alone, as in the journal of a call of a single session.
 func (f *restored) answers(ctx context.Context, number uint64, named bool) map[string]outcome {
 	all := make(map[string]outcome)
 	_ = f.s.streams.Each(ctx, number, math.MaxUint64, func(e *stream.Entry) {

@@ -12,17 +12,17 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows has a server that is opened again for a session know what the client has set: the log level, and the
-// resources that it has subscribed to.
+// This file tells a server that is opened again for a session the client's settings: the log level, and the
+// resources that the client has subscribed to.
 
-// settings are what a client has set, as the params of its requests. Guarded by Session.mu. The subscriptions count as held
-// by [holding.keepSubscription].
+// settings are a client's settings, as the params of the requests that made them. Guarded by Session.mu. The subscriptions
+// count as held by [holding.keepSubscription].
 type settings struct {
 	level []byte
 	subs  map[string][]byte // by their URIs; nil if there are none
 }
 
-// take takes in a request of the client that the server is about to get. It reports whether that sets something.
+// take takes in a request of the client that the server is about to get. It reports whether the request changes the settings.
 func (t *settings) take(m *jsonrpc.Message) bool {
 	switch m.Method {
 	case protocol.MethodSetLevel:
@@ -42,7 +42,7 @@ func (t *settings) take(m *jsonrpc.Message) bool {
 	return true
 }
 
-// requests returns what sets them again.
+// requests returns the requests that make the settings again.
 func (t *settings) requests() (all []jsonrpc.Message) {
 	if t.level != nil {
 		all = append(all, jsonrpc.Message{Method: protocol.MethodSetLevel, Params: t.level})
@@ -53,7 +53,7 @@ func (t *settings) requests() (all []jsonrpc.Message) {
 	return all
 }
 
-// setAgain tells a conversation that was opened again, for in, what the client has set.
+// setAgain makes the client's settings again in a conversation that was opened again to deliver in.
 func (l *link) setAgain(ctx context.Context, all []jsonrpc.Message, in backend.Inbound) {
 	for i := range all {
 		if _, err := l.ask(ctx, all[i].Method, all[i].Params, in); err != nil {
@@ -63,14 +63,14 @@ func (l *link) setAgain(ctx context.Context, all []jsonrpc.Message, in backend.I
 	}
 }
 
-// A sleepNote is what the store has of a session that sleeps, or has slept, and that its id does not say.
+// A sleepNote is the note of a session that sleeps, or has slept, about the state that its id does not have.
 type sleepNote struct {
 	Revision string            `json:"r,omitempty"` // that its server has chosen, if it is not the one that the client asked for
 	Level    json.RawMessage   `json:"l,omitempty"`
 	Subs     []json.RawMessage `json:"s,omitempty"`
 }
 
-// sleepNoteOf returns the note of a session; nil: there is nothing to be noted. s.mu is held.
+// sleepNoteOf returns the note of a session; nil: it needs none. s.mu is held.
 func sleepNoteOf(s *Session) []byte {
 	n := sleepNote{Level: s.backend.settings.level}
 	if jsonrpc.String(jsonrpc.Field(s.backend.initialize, "params", "protocolVersion")) != s.revision {
@@ -86,7 +86,7 @@ func sleepNoteOf(s *Session) []byte {
 	return text
 }
 
-// apply has a session that nobody knows yet be as its note says.
+// apply restores a session, which no other goroutine knows yet, from its note.
 func (n *sleepNote) apply(s *Session) {
 	if protocol.Known(n.Revision) && !protocol.Modern(n.Revision) {
 		s.revision = n.Revision

@@ -12,15 +12,15 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows is for calls that can be resumed (SEP-975).
+// This file is for calls that can be resumed (SEP-975).
 
 // Resumes returns the calls of the session that can be resumed; nil: its client can resume none.
 func (s *Session) Resumes() *resume.Session { return s.resumes.Load() }
 
-// Resumes are the requests that clients come back for with their tokens.
+// Resumes returns the requests that clients can resume by their tokens.
 func (m *Manager) Resumes() *resume.Requests[*Session] { return &m.resumes }
 
-// takeInitialize takes in the client's request and what it says there of itself. s.mu is held, or no other goroutine knows the session.
+// takeInitialize takes in the client's initialize: the raw request, its host, and whether it can resume requests. s.mu is held, or no other goroutine knows the session.
 func (s *Session) takeInitialize(raw, params []byte) {
 	s.backend.initialize = raw
 	s.patience.know(s, params)
@@ -33,7 +33,7 @@ func (s *Session) takeInitialize(raw, params []byte) {
 	}
 }
 
-// resume returns what is known of a call that can be resumed; nil for others.
+// resume returns the [resume.Call] of a call that can be resumed; nil for others.
 func (c *Call) resume() *resume.Call {
 	if c.record == nil {
 		return nil
@@ -98,7 +98,7 @@ func (r resumeSessions) Sealed(t ticket.Ticket, purpose string, bound []byte, of
 		switch {
 		case err == nil, errors.Is(err, ErrNotFound):
 			return nil, resume.ErrBadToken
-		case !errors.Is(err, ErrMoved): // else it is looked for where it is by now
+		case !errors.Is(err, ErrMoved): // if the session has moved, it is looked for where it is now
 			return nil, err
 		}
 	}
@@ -121,8 +121,7 @@ func (r resumeSessions) Withdraw(s *Session, number uint64, id []byte, reason st
 	}
 }
 
-// SessionsOf returns the sessions of a named principal on this node that are in a range, and whose calls are looked for together,
-// in the order of their names.
+// SessionsOf returns the sessions of a named principal on this node, in a range, with calls that are looked for together, in the order of their names.
 func (m *Manager) SessionsOf(principal caller.Principal, in Range) []*Session {
 	of := m.resumersOf(principal, in)
 	slices.SortFunc(of, func(a, b *Session) int { return strings.Compare(a.Name(), b.Name()) })

@@ -19,43 +19,43 @@ import (
 	"holdfast/stream"
 )
 
-// What follows begins a session again that no node has any more, of what its id says: it was idle for too long, or was kept
-// in the memory of a process that has ended, or in a store that has lost it. The server's initialize is made again when the
-// session is first used, as when a server has ended by itself. What calls of its earlier life have said is gone, and so is what the
-// server knew of it: clients are told to list again what the server offers. docs/decisions/0046-sealed-ids.md.
+// This file begins a session again that no node has any more, from its id: it was idle for too long, or was kept in the memory of a
+// process that has ended, or in a store that has lost it. The server's initialize is made again when the session is first used, as
+// when a server has ended by itself. The messages of calls of its earlier life are gone, and so is the server's memory of it:
+// clients are told to list again. docs/decisions/0046-sealed-ids.md.
 //
-// Where nodes share a store, and several revive it at once, it is the node's whose record the store takes.
+// If several nodes that share a store revive a session at once, the first with a record in the store gets it.
 
 // An under is a store in which a session can begin again.
 type under interface {
-	// CreateUnder is [stream.Store.Create] for a session that there was before: under an epoch that it never had.
+	// CreateUnder is [stream.Store.Create] for a session that existed before, under an epoch that it never had.
 	CreateUnder(ctx context.Context, key stream.SessionKey, epoch uint64) (stream.Lease, error)
 }
 
-// A reviver is the same for a store that nodes share.
+// A reviver is a store that nodes share, in which a session can begin again.
 type reviver interface {
-	// Revive is [stream.Store.Create] for a session that there was before: under an epoch that it never had.
+	// Revive is [stream.Store.Create] for a session that existed before, under an epoch that it never had.
 	Revive(ctx context.Context, key stream.SessionKey, about []byte, epoch uint64) (stream.Lease, error)
 }
 
-// The epochs with which lives of a session begin: those of take-overs count from 1, and numbers made of an epoch are exact
-// in the doubles of JSON.
+// A later life of a session begins with an epoch from firstLife to lastLife: epochs of take-overs count from 1, and
+// numbers made of an epoch are exact in the doubles of JSON.
 const (
 	firstLife = 1 << 12
 	lastLife  = 1 << 20
 )
 
-// A beginning is what the id of a session says that begins again.
+// A beginning is the state, from its id and its note, of a session that begins again.
 type beginning struct {
 	params   []byte // of its initialize
 	revision string
 	life     uint64
-	note     []byte // what is noted of it beside that; nil: nothing
+	note     []byte // its [sleepNote]; nil: it has none
 	woke     bool   // it was asleep; set when it has begun
 }
 
-// newID returns the id of a session for a client that sends an initialize with params; nil: that is not known, and
-// the session cannot be revived.
+// newID returns the id of a session for a client that sends an initialize with params; nil: they are not known,
+// and the session cannot be revived.
 func (m *Manager) newID(ctx context.Context, principal caller.Principal, params []byte) string {
 	if m.opts.Revival == nil || params == nil {
 		return rand.Text() // 130 bits, visible ASCII
@@ -69,7 +69,7 @@ func (m *Manager) newID(ctx context.Context, principal caller.Principal, params 
 	ctx, stop := context.WithTimeout(ctx, storeTimeout)
 	defer stop()
 	id, err := m.opts.Revival.Seal(ctx, &c)
-	if err != nil { // neither will the store take the session, as a rule
+	if err != nil { // as a rule the store will not take the session either
 		m.logger.Debug("session id not sealed", "error", err)
 		return rand.Text()
 	}
@@ -78,7 +78,7 @@ func (m *Manager) newID(ctx context.Context, principal caller.Principal, params 
 
 // Revivable returns a session of the principal that no node has and that can begin again, for a client at an address that
 // speaks a protocol revision ("": that is not known). The error is [ErrNotFound], whatever the reason; [stream.ErrConflict]
-// while the session is ending here, to be asked again; or that of the store.
+// while the session is ending here: call again; or that of the store.
 func (m *Manager) Revivable(ctx context.Context, id string, principal caller.Principal, address, revision string) (*Remote, error) {
 	if m.opts.Revival == nil {
 		return nil, ErrNotFound
@@ -114,8 +114,8 @@ func (m *Manager) Revivable(ctx context.Context, id string, principal caller.Pri
 	}, nil
 }
 
-// beginningOf returns the beginning of a session by what its id says, for a client that speaks a protocol revision: one that is
-// not known is what the client had asked for.
+// beginningOf returns the beginning of a session by the claims of its id, for a client that speaks a protocol revision. If that
+// is not a known legacy one, the revision in the session's initialize is taken.
 func beginningOf(c *sessionid.Claims, revision string, life uint64, note []byte) *beginning {
 	for _, r := range []string{revision, jsonrpc.String(jsonrpc.Field(c.Initialize, "protocolVersion"))} {
 		if protocol.Known(r) && !protocol.Modern(r) {
@@ -125,8 +125,8 @@ func beginningOf(c *sessionid.Claims, revision string, life uint64, note []byte)
 	return &beginning{params: c.Initialize, revision: protocol.V20251125, life: life, note: note}
 }
 
-// Revive begins a session again that [Manager.Revivable] returns, in a store that no other node shares; else
-// [Manager.TakeOver] does. The errors are those of both.
+// Revive begins a session again that [Manager.Revivable] returns, in a store that no other node shares; in a
+// shared one [Manager.TakeOver] does. The errors are those of both.
 func (m *Manager) Revive(ctx context.Context, id string, principal caller.Principal, address, revision string) (*Session, error) {
 	for tries := 0; ; tries++ {
 		var s *Session
@@ -145,8 +145,8 @@ func (m *Manager) Revive(ctx context.Context, id string, principal caller.Princi
 	}
 }
 
-// mostRevivals is how often it is tried to begin a session again that is still ending, and revivalPause how long between
-// two tries: the streams of a session that has ended may be read to their end for that long.
+// mostRevivals is how many more times Revive tries if the session is still ending, and revivalPause the time between two
+// tries: readers may read the streams of an ended session to their end for that long.
 const (
 	mostRevivals = 120
 	revivalPause = 50 * time.Millisecond
@@ -211,8 +211,8 @@ func (m *Manager) reviveShared(ctx context.Context, at *Remote) (*Session, resto
 	return m.restored(ctx, at, shared.Taken{Lease: lease}, nil)
 }
 
-// beginAgain has a session that was acquired, and of which nothing is noted yet, be as its id says. Where another node has given the
-// session its record, that node is lost, or this one was faster.
+// beginAgain restores a session, which was acquired without a note, from its id. If another node has given the session its record,
+// that node is lost, or this one was faster.
 func (m *Manager) beginAgain(ctx context.Context, s *Session, at *Remote) {
 	if at.begins != nil {
 		at.begins.life = at.Life
@@ -247,7 +247,7 @@ func (m *Manager) revived(s *Session, woke bool) {
 	}
 }
 
-// apply has a session that nobody knows yet be as its id says.
+// apply restores a session, which no other goroutine knows yet, from its beginning.
 func (c *beginning) apply(s *Session) {
 	m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, []byte("0"), protocol.MethodInitialize, c.params))
 	if err != nil {
@@ -255,7 +255,7 @@ func (c *beginning) apply(s *Session) {
 		return
 	}
 	s.firstEpoch = c.life
-	s.streams.Resume((c.life - 1) << 32) // there may be streams that were taken over
+	s.streams.Resume((c.life - 1) << 32) // it may have streams that were taken over
 	s.takeInitialize(m.Raw, m.Params)
 	s.revision, s.backend.initialized = c.revision, true
 	var n sleepNote
@@ -289,7 +289,7 @@ func (m *Manager) tendKeys(now time.Duration) {
 	})
 }
 
-// bury has a session that was ended never be revived.
+// bury makes sure that an ended session is never revived.
 func (m *Manager) bury(s *Session) {
 	if m.opts.Revival == nil {
 		return

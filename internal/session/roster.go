@@ -12,17 +12,17 @@ import (
 	"holdfast/stream"
 )
 
-// A roster has the sessions of a manager, and those whom they are counted against. Its methods may be called concurrently. Other locks
-// than that of the carriers are not taken while its own is held.
+// A roster has the sessions of a manager, and their tenants. Its methods may be called concurrently. While its lock is held, no other
+// lock than that of the carriers is taken.
 type roster struct {
 	most, share int // sessions in all, and of one tenant
 
 	mu       sync.RWMutex
 	sessions map[stream.SessionKey]*Session
 	tenants  map[string]*tenant                         // of those, by their names
-	resumers map[caller.Principal]map[*Session]struct{} // those whose clients can resume requests, by their named principals
-	ending   map[stream.SessionKey]struct{}             // those that have ended, and that the store has still to delete
-	taking   map[stream.SessionKey]*taking              // those that are being taken over
+	resumers map[caller.Principal]map[*Session]struct{} // sessions with calls that are looked for together, by their named principals
+	ending   map[stream.SessionKey]struct{}             // sessions that have ended, and that the store has yet to delete
+	taking   map[stream.SessionKey]*taking              // sessions that are being taken over
 }
 
 func newRoster(opts *Options) roster {
@@ -43,7 +43,7 @@ func (r *roster) find(key stream.SessionKey) *Session {
 	return r.sessions[key]
 }
 
-// look returns what is known of a session: it is here, is being taken over, or is about to end.
+// look returns the session with a key, if it is here, its take-over, if one is under way, and whether it is about to end.
 func (r *roster) look(key stream.SessionKey) (s *Session, t *taking, ending bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -57,7 +57,7 @@ func (r *roster) isHere(key stream.SessionKey) bool {
 	return s != nil || ending
 }
 
-// isKnown is isHere, but that a session may also be about to come.
+// isKnown reports whether a session is here, about to end, or being taken over.
 func (r *roster) isKnown(key stream.SessionKey) bool {
 	s, t, ending := r.look(key)
 	return s != nil || t != nil || ending
@@ -95,7 +95,7 @@ func (r *roster) Readers() int {
 }
 
 // Find returns the session with the secret id, if it is the principal's.
-// Otherwise it is [ErrNotFound], whatever the reason; [ErrEnded] is one, too.
+// The error is [ErrNotFound], whatever the reason; [ErrEnded] and [ErrServerEnded] wrap it.
 func (r *roster) Find(id string, principal caller.Principal) (*Session, error) {
 	s, err := r.FindName(string(whereabouts.KeyOf(id)), principal)
 	if err != nil || s.isLingering() {
@@ -122,8 +122,8 @@ func (r *roster) FindToRead(id string, principal caller.Principal) (*Session, er
 
 // FindName returns the session with the public name, if it is the principal's. A
 // name alone opens nothing: the caller has to ask for a secret of the stream. The
-// session may have ended, with streams to be read yet. One that begins again is not found before the store has it: who asks for it
-// waits for that in [Manager.Revive].
+// session may have ended, with streams to be read yet. A session that begins again is not found before the store has it: its
+// clients wait for that in [Manager.Revive].
 func (r *roster) FindName(name string, principal caller.Principal) (*Session, error) {
 	s := r.find(stream.SessionKey(name))
 	if s == nil || s.principal != principal || s.state() == sessionOpening || s.isClosed() && !s.isLingering() {
@@ -145,7 +145,7 @@ func (r *roster) countIn(name string) *tenant {
 	return t
 }
 
-// countOut counts a session less that was not listed.
+// countOut takes back the count of a session that was not listed.
 func (r *roster) countOut(t *tenant) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -166,7 +166,7 @@ func (r *roster) tenant(name string) *tenant {
 	return r.tenants[name]
 }
 
-// checkShare reports whether a tenant, which may be nil, may have some more sessions than are counted.
+// checkShare reports whether a tenant, which may be nil, may have more sessions than are counted. Its error wraps [ErrBusy].
 func (r *roster) checkShare(t *tenant, more int) error {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -181,7 +181,7 @@ func (r *roster) overShare(t *tenant, more int) error {
 	return fmt.Errorf("%w: %d sessions of this client are open (--max-share or MaxShare, of --max-sessions)", ErrBusy, r.share)
 }
 
-// full says that there are as many sessions as may be. r.mu is held.
+// full returns an error that wraps [ErrBusy] if there may be no more sessions. r.mu is held.
 func (r *roster) full() error {
 	if len(r.sessions) < r.most {
 		return nil
@@ -189,7 +189,7 @@ func (r *roster) full() error {
 	return fmt.Errorf("%w: %d sessions are open on this node (--max-sessions or MaxSessions)", ErrBusy, r.most)
 }
 
-// add lists a new session, if there may be one more: start is told why not, or nil, and has the last word. Its error wraps [ErrBusy].
+// add lists a new session if start allows it: start gets an error that wraps [ErrBusy] if there may be no more sessions, else nil, and add returns its error.
 func (r *roster) add(s *Session, start func(error) error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -204,7 +204,7 @@ func (r *roster) add(s *Session, start func(error) error) error {
 	return nil
 }
 
-// put lists a session that was taken over, in the place of one that is here.
+// put lists a session that was taken over, in the place of the one with its key that is here.
 func (r *roster) put(s *Session) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -237,7 +237,7 @@ func (r *roster) drop(s *Session) {
 	}
 }
 
-// end notes that a session is about to end, until forgotten: it is not to be found elsewhere. It is unlisted, but if it stays.
+// end notes that a session is about to end, until forgotten: it is not looked for on other nodes. It is unlisted unless it stays.
 func (r *roster) end(s *Session, stays bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -247,15 +247,16 @@ func (r *roster) end(s *Session, stays bool) {
 	r.ending[s.key] = struct{}{}
 }
 
-// forgotten notes that the store has nothing more of a session.
+// forgotten notes that the store has deleted a session.
 func (r *roster) forgotten(key stream.SessionKey) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.ending, key)
 }
 
-// take has a session be taken over, if there may be one more. If it is being taken over already, begun is false. Of one that begins
-// again, which is here by now, old is returned alone. Else old is what is here of it. start is as for add.
+// take notes that a session is being taken over, if there may be one more, and returns the take-over. If the session is being taken
+// over already, begun is false. If it begins again, and is here by now, only old is returned. Else old is the session with the key
+// that is here, or nil. start is as for add.
 func (r *roster) take(key stream.SessionKey, begins bool, start func(error) error) (t *taking, begun bool, old *Session, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -287,8 +288,7 @@ func (r *roster) took(key stream.SessionKey) {
 	delete(r.taking, key)
 }
 
-// resumer puts a session of a named principal with those whose calls are looked
-// for together.
+// resumer adds a session to those of its named principal with calls that are looked for together.
 func (r *roster) resumer(s *Session) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -301,7 +301,7 @@ func (r *roster) resumer(s *Session) {
 	r.resumers[s.principal][s] = struct{}{}
 }
 
-// resumersOf returns the sessions of a named principal, in a range, whose calls are looked for together.
+// resumersOf returns the sessions of a named principal, in a range, with calls that are looked for together.
 func (r *roster) resumersOf(principal caller.Principal, in Range) (all []*Session) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

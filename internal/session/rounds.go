@@ -13,15 +13,14 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows is for watched calls of modern servers. Such a server asks by a result, after which it
-// wants the request again, with the answers (2026-07-28, Multi Round-Trip Requests). A call whose client
-// has a name for it has no such result: its client is asked as by a server that asks while the call runs, and the
-// request is made again here.
+// This file is for watched calls of modern servers. Such a server asks by a result, after which it wants the
+// request again, with the answers (2026-07-28, Multi Round-Trip Requests). A watched call does not end with such
+// a result: its client is asked as by a server that asks while the call runs, and the request is made again here.
 
 // mostRounds bounds how often a request is made again.
 const mostRounds = 20
 
-// rounds are what it takes to make a request again.
+// rounds have the request of a watched call, to make it again.
 type rounds struct {
 	request jsonrpc.Message
 	header  http.Header
@@ -39,8 +38,7 @@ type round struct {
 	open   int               // questions without an answer
 }
 
-// newRounds returns what it takes to make a request again. It may itself be one that its client
-// has made again.
+// newRounds returns the rounds of a request. Its client may have made it again itself: the input in it is left out.
 func newRounds(m *jsonrpc.Message, header http.Header) *rounds {
 	request := *m
 	if jsonrpc.Field(m.Params, "inputResponses") != nil || jsonrpc.Field(m.Params, "requestState") != nil {
@@ -49,8 +47,8 @@ func newRounds(m *jsonrpc.Message, header http.Header) *rounds {
 	return &rounds{request: request, header: header}
 }
 
-// asksInRounds reports whether a response of the backend asks the client of a watched call, and if so, does
-// that. The request stays in flight.
+// asksInRounds reports whether a response of the backend asks the client of a watched call, and if so, asks.
+// The request stays in flight.
 func (l *link) asksInRounds(call *Call, m *jsonrpc.Message) bool {
 	s := l.s
 	if s.modern == "" || !s.Watched.WereUsed() || jsonrpc.String(jsonrpc.Field(m.Result, "resultType")) != protocol.ResultInputRequired {
@@ -76,7 +74,7 @@ func (l *link) asksInRounds(call *Call, m *jsonrpc.Message) bool {
 	c, of := rq.call, rq.call.record.rounds
 	if mayNot {
 		s.mu.Unlock()
-		return false // it ends with that
+		return false // the call ends with this response
 	}
 	of.made++
 	var requests [][]byte
@@ -99,7 +97,7 @@ func (l *link) asksInRounds(call *Call, m *jsonrpc.Message) bool {
 	for _, q := range requests {
 		c.emit(q, true)
 	}
-	if len(requests) == 0 { // its load is too high
+	if len(requests) == 0 { // the server's load is too high
 		w.later(min(50*time.Millisecond<<made, 5*time.Second))
 	}
 	return true
@@ -107,12 +105,12 @@ func (l *link) asksInRounds(call *Call, m *jsonrpc.Message) bool {
 
 // answered takes the client's answer to a question of the round.
 func (w *round) answered(name string, m *jsonrpc.Message) {
-	if m.Error != nil { // which no input can say
+	if m.Error != nil { // an input cannot be an error
 		failAll(w.c.s.requests.takeCall(w.c), jsonrpc.Errorf(jsonrpc.CodeServer, "the client could not answer the server's question %q: %.200s", name,
 			jsonrpc.String(jsonrpc.Field(m.Error, "message"))))
 		return
 	}
-	result := bytes.Clone(m.Result) // and not the body with it
+	result := bytes.Clone(m.Result) // without the body around it
 	w.mu.Lock()
 	w.inputs[name] = result
 	w.open--

@@ -27,8 +27,8 @@ func (l *link) Emit(of backend.Call, m jsonrpc.Message) {
 	l.take(call, &m)
 }
 
-// take takes a message of the backend, of a call or of none (nil). What is named like a message of another kind
-// is none: a request is refused, and a notification dropped.
+// take takes a message of the backend, of a call or of none (nil). A request with the name of a notification is
+// refused, and a notification with the name of a request is dropped.
 func (l *link) take(call *Call, m *jsonrpc.Message) {
 	switch why := protocol.CheckKind(m); {
 	case m.Kind == jsonrpc.Response:
@@ -56,9 +56,9 @@ func (l *link) EmitUnrelated(m jsonrpc.Message) {
 	l.take(call, &m)
 }
 
-// repair makes good what a backend has left out of a message, or got wrong in a way
-// that would break a transport: there is a text, and it is one line. It is false for
-// what is no message. That a text of one line is JSON is the backend's business.
+// repair makes sure that a message of the backend has a text, in one line: else it would
+// break a transport. A response that cannot be repaired becomes an error; for other
+// messages repair returns false. That a text of one line is JSON is the backend's business.
 func (l *link) repair(m *jsonrpc.Message) bool {
 	if len(m.Raw) > 0 && bytes.IndexByte(m.Raw, '\n') < 0 && bytes.IndexByte(m.Raw, '\r') < 0 &&
 		(m.ID != nil || m.Kind == jsonrpc.Notification) {
@@ -84,14 +84,14 @@ func (l *link) repair(m *jsonrpc.Message) bool {
 	if m.Kind != jsonrpc.Response || m.ID == nil {
 		return false
 	}
-	id := m.ID // somebody waits for it
+	id := m.ID // a client waits for this response
 	*m, err = jsonrpc.Parse(jsonrpc.AppendError(nil, id, jsonrpc.Errorf(jsonrpc.CodeInternal, "internal error: the server's answer is no JSON-RPC message")))
 	return err == nil
 }
 
-// responded takes the backend's response to its call. One that comes for another
-// call than the one in flight under its id is too late. What is rare is done by functions of its own: the stack of who
-// answers a call has 4 KiB (see growStack in backend/sdk), and to move it takes a fifth of the call's time.
+// responded takes the backend's response to its call. A response for another call than the one in flight under its id
+// is too late. Rare cases have functions of their own: the goroutine that answers a call has a stack of 4 KiB (see
+// growStack in backend/sdk), and to move it takes a fifth of the call's time.
 func (l *link) responded(call *Call, m *jsonrpc.Message) {
 	s := l.s
 	if l.asksInRounds(call, m) {
@@ -110,11 +110,11 @@ func (l *link) responded(call *Call, m *jsonrpc.Message) {
 	rq := s.requests.take(m.ID, call)
 	if rq == nil {
 		s.mu.Unlock()
-		return // it was cancelled, and nobody wants it
+		return // the request was cancelled
 	}
 	s.lateProgress = s.lateProgress || mayGoOn(rq.call, m.Result)
 	list := s.Tools.Version()
-	var initialize []byte // if the session has begun with this
+	var initialize []byte // the client's, if the session begins with this answer
 	if rq.call.method == protocol.MethodInitialize {
 		initialize = s.initialized(m)
 	}
@@ -139,7 +139,7 @@ func (l *link) responded(call *Call, m *jsonrpc.Message) {
 	rq.answer(data)
 }
 
-// initialized takes in the answer to the client's initialize, and returns that, if the session has begun with it. s.mu is held.
+// initialized takes in the answer to the client's initialize, and returns the initialize if the session has begun with it. s.mu is held.
 func (s *Session) initialized(m *jsonrpc.Message) (initialize []byte) {
 	s.revision = jsonrpc.String(jsonrpc.Field(m.Result, "protocolVersion"))
 	if s.revision != "" {
@@ -151,8 +151,8 @@ func (s *Session) initialized(m *jsonrpc.Message) (initialize []byte) {
 	return initialize
 }
 
-// begun notes that the session has begun with an initialize. Who knows the session from the answer finds it on any node, and after the
-// machine has lost its power: as it is, or, if that fails, not at all.
+// begun notes that the session has begun with an initialize. It is called before the client gets the answer: from then on the
+// client finds the session on any node, and after a loss of power: as it is, or, if it could not be stored, not at all.
 func (s *Session) begun(initialize []byte) {
 	s.m.Kinds.Spoke(s.m.logger, time.Now(), jsonrpc.Field(initialize, "params", "clientInfo"), s.Revision())
 	if s.m.shared != nil {
@@ -161,7 +161,7 @@ func (s *Session) begun(initialize []byte) {
 	}
 }
 
-// listed takes in the answer to a tools/list, which was given at a version of the list, and reports whether our tools are to be added.
+// listed takes in the answer to a tools/list, which was given at a version of the list, and reports whether our tools have to be added.
 func (s *Session) listed(rq *inflight, result []byte, at int32) (adds bool) {
 	listed := s.Tools.Learn(result, at, rq.list == at)
 	s.events.toolsPage(result)
@@ -182,7 +182,7 @@ func (s *Session) addTools(data []byte) []byte {
 	return s.m.added.Add(s, data, host)
 }
 
-// changed returns the answer to a request of a method with what is said of our own services in it.
+// changed returns the answer to a request of a method as our own services change it.
 func (s *Session) changed(method string, data []byte) []byte {
 	if protocol.Opens(method) && !s.single && !s.m.opts.Stateless {
 		data = idempotency.Advertise(data)
@@ -193,16 +193,16 @@ func (s *Session) changed(method string, data []byte) []byte {
 	return data
 }
 
-// noRevision returns the error that an answer to initialize becomes which names no revision: no client takes it, and
-// Holdfast knows no session then.
+// noRevision returns the error that replaces an answer to initialize without a revision: no client takes such an
+// answer, and no session begins with it.
 func noRevision(m jsonrpc.Message) jsonrpc.Message {
 	e := jsonrpc.Errorf(jsonrpc.CodeServer, "the server has answered initialize with a result that has no protocolVersion: is it an MCP server?")
 	return protocol.Parsed(jsonrpc.AppendError(nil, m.ID, e), m)
 }
 
 // request takes a request of the backend to the client, under an id that is
-// unique in the session for as long as it lives. What only asks whether its peer is there is answered here, whether or
-// not the client is. See docs/decisions/0033-pings-of-servers.md.
+// unique in the session for as long as it lives. A ping is answered here, whether or not the client is connected. See
+// docs/decisions/0033-pings-of-servers.md.
 func (l *link) request(call *Call, m *jsonrpc.Message) {
 	s := l.s
 	if m.Method == protocol.MethodPing {
@@ -232,8 +232,8 @@ func (l *link) request(call *Call, m *jsonrpc.Message) {
 	}
 }
 
-// admit puts a request of the backend on record, and returns the call whose client is asked and the request's number; no call: it is refused, or
-// the link is over.
+// admit puts a request of the backend on record, and returns the call of the client that is asked, and the request's number; no call: it is
+// refused, or the link is over.
 func (l *link) admit(of *Call, m *jsonrpc.Message) (call *Call, id int64, refusal *jsonrpc.Error) {
 	s := l.s
 	refused := func(why string) (*Call, int64, *jsonrpc.Error) { return nil, 0, refusalOf(m, why) }
@@ -279,8 +279,7 @@ func refusalOf(m *jsonrpc.Message, why string) *jsonrpc.Error {
 	return jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "%s: %s", m.Method, why)
 }
 
-// reply gives the backend our own response to a request of it. One that asks while it is being opened gets it when it is
-// open.
+// reply gives the backend our own response to a request of it. A backend that is still being opened gets the response when it is open.
 func (l *link) reply(response []byte) {
 	s := l.s
 	m, err := jsonrpc.Parse(response)
@@ -298,7 +297,7 @@ func (l *link) reply(response []byte) {
 	}
 }
 
-// replyNow delivers such a response.
+// replyNow delivers our own response to an open backend.
 func (l *link) replyNow(m jsonrpc.Message) {
 	if err := l.deliver(backend.Inbound{Message: m}); err != nil {
 		l.s.m.logger.Debug("response of ours not delivered", "session", l.s.Name(), "error", err)
@@ -330,7 +329,7 @@ func (l *link) notified(call *Call, m *jsonrpc.Message) {
 		c.client.answered()
 		call, data = c, cancelled(s.askedID(c, id), m.Params)
 		if c.isHeir() && s.modern == "" {
-			defer s.standalone.emit(data, false) // it may have been told there, or to one of our tools
+			defer s.standalone.emit(data, false) // the client may have been asked there, or by one of our tools
 		}
 	case protocol.MethodToolsListChanged:
 		s.Tools.Forget()
@@ -382,13 +381,13 @@ func (l *link) notified(call *Call, m *jsonrpc.Message) {
 	}
 	s.mu.Unlock()
 	if s.modern != "" {
-		if call != s.standalone { // else nobody listens
+		if call != s.standalone { // else no client listens
 			call.emit(data, false)
 		}
 		return
 	}
 	if !call.emit(data, false) && m.Method != protocol.MethodProgress {
-		// The call is over: what is no longer about it may still be of use.
+		// The call is over, but the notification may still be of use.
 		s.standalone.emit(data, false)
 	}
 }
@@ -398,12 +397,11 @@ func cancelled(id, params []byte) []byte {
 	return jsonrpc.AppendRequest(nil, nil, protocol.MethodCancelled, params)
 }
 
-// callByToken returns the call that gave a progress token, or nil: the call has ended, or there never was one, and no
-// client waits for what is said of it (2025-11-25, Progress). Clients of a carrier may have chosen the same: then it is no
-// call's. s.mu is held.
+// callByToken returns the call that gave a progress token, or nil: the call has ended, or never was, and no client waits for
+// its progress (2025-11-25, Progress). If several clients of a carrier have chosen one token, it is no call's. s.mu is held.
 func (s *Session) callByToken(token []byte) *Call {
 	if len(token) == 0 || string(token) == "null" {
-		return s.standalone // it is of no call, and no client takes it for one's
+		return s.standalone // no client takes it for the progress of a call
 	}
 	key := string(jsonrpc.Key(token))
 	if call := s.requests.withToken(s.modern != "", func(t string) bool { return t == key }); call != nil {
@@ -415,22 +413,19 @@ func (s *Session) callByToken(token []byte) *Call {
 		return call
 	}
 	if s.lateProgress {
-		return s.standalone // it may be of a task, whose call has ended
+		return s.standalone // it may be the progress of a task, after its call has ended
 	}
 	return nil
 }
 
-// mayGoOn reports whether a result says that its call has become a task of the backend, whose progress goes on under the
-// call's token.
+// mayGoOn reports whether a result says that its call has become a task of the backend: its progress goes on under the call's token.
 func mayGoOn(c *Call, result []byte) bool {
 	return len(c.tokens) > 0 && bytes.Contains(result, []byte(`"task"`)) && jsonrpc.Field(result, "task") != nil
 }
 
-// guessCall returns the call that a message belongs to whose backend does not say
-// so: the only one in flight. Where there are several, it goes to the
-// standalone stream; but a request, which someone has to answer, goes to a call
-// whose client is connected if the standalone stream has no reader. It reports whether it may
-// be another. s.mu is held.
+// guessCall returns the call of a message for which the backend names none: the only call in flight. If there are several,
+// the message goes to the standalone stream; but a request (asks), which needs an answer, goes to one of the calls, a
+// tool's if there is one, if the standalone stream has no reader. guessed says that it may be of another. s.mu is held.
 func (s *Session) guessCall(asks bool) (call *Call, guessed bool) {
 	var only *Call
 	many := false

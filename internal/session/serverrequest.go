@@ -16,8 +16,8 @@ type serverRequest struct {
 	link   *link
 	id     []byte // the backend's own
 	method string
-	call   *Call // whose stream it went to
-	// guessed says that the backend did not say of which call it is, and that there were several.
+	call   *Call // it went to the stream of this one
+	// guessed says that the backend named no call, and that several were in flight.
 	guessed bool
 
 	// Of a question of a modern backend to the client of a task.
@@ -25,8 +25,8 @@ type serverRequest struct {
 	name  string // of the question
 }
 
-// serverRequests are those that the client has not answered, by the ids that it knows
-// them by. None is added without Session.mu.
+// serverRequests are the requests that the client has not answered, by the ids that
+// it knows. Session.mu is held when one is added.
 type serverRequests struct {
 	mu      sync.Mutex // taken after Session.mu and Call.mu
 	pending map[int64]serverRequest
@@ -51,8 +51,8 @@ func (q *serverRequests) has(id int64) bool {
 	return ok
 }
 
-// add puts a request on record and returns its id. The lease's epoch keeps ids apart that
-// different owners of the session give.
+// add puts a request on record and returns its id. The lease's epoch keeps it apart from ids that other
+// owners of the session give.
 func (q *serverRequests) add(r serverRequest, epoch uint64) int64 {
 	q.mu.Lock()
 	q.count++
@@ -94,8 +94,8 @@ func (q *serverRequests) takeCancelled(l *link, id []byte) (int64, *Call) {
 	return 0, nil
 }
 
-// dropCall forgets the requests of a call that is over, and returns those that the backend still waits for. What was
-// guessed to belong to it may belong to another, and can still be answered.
+// dropCall forgets the requests of a call that is over, and returns those that the backend still waits for. Requests
+// that were guessed to be of this call may be of another, and can still be answered.
 func (q *serverRequests) dropCall(c *Call) (open []serverRequest) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -123,7 +123,7 @@ func (q *serverRequests) takeAll() (open []serverRequest) {
 	return open
 }
 
-// redirect has another call's client asked, and returns the call whose client was asked; nil: the request does not wait any more.
+// redirect passes a request on to the client of another call, and returns the call that it was passed on from; nil: the request does not wait any more.
 func (q *serverRequests) redirect(id int64, to *Call) (from *Call) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -136,10 +136,10 @@ func (q *serverRequests) redirect(id int64, to *Call) (from *Call) {
 	return from
 }
 
-// Answer takes a client's answer to a request of a backend, if the request's id
-// names the session that it was made in: from whatever connection or session of
-// the same principal. taken says so; else the answer may be one for the session
-// that it came in. The error is that of [Session.Send], or a [*Redirect].
+// Answer takes a client's answer to a request of a backend, from any connection or
+// session of the same principal, if the request's id names the session that it was
+// made in: taken says so. Else the answer may be for the session that it came in.
+// The error is that of [Session.Send], or a [*Redirect].
 func (m *Manager) Answer(ctx context.Context, principal caller.Principal, msg jsonrpc.Message, header http.Header) (taken bool, err error) {
 	if msg.Kind != jsonrpc.Response || len(msg.ID) == 0 || msg.ID[0] != '"' {
 		return false, nil

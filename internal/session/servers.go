@@ -8,23 +8,20 @@ import (
 	"holdfast/stream"
 )
 
-// What follows is for a backend with many servers (docs/decisions/0025-many-servers.md), which
-// come, change and go while it is in use.
+// This file is for a backend with many servers (docs/decisions/0025-many-servers.md), which come, change and go while it is in use.
 
-// manyServers is such a backend. Its methods may be called concurrently, and do not wait.
+// manyServers is a backend with many servers. Its methods may be called concurrently, and do not wait.
 type manyServers interface {
-	// Server returns what is known of the server with a name. version changes when
-	// conversations that are open are to be replaced by others; 0: there is no such server.
-	// stopIdle is how long a session may be silent before its conversation is closed, to
-	// be opened again with the next message; 0: for ever.
-	// carrier says that the session carries modern requests.
+	// Server describes the server with a name. version changes when open conversations have to be replaced by others;
+	// 0: there is no such server. stopIdle is how long a session may be silent before its conversation is closed, to
+	// be opened again with the next message; 0: for ever. carrier says that the session carries modern requests.
 	Server(name string, carrier bool) (version uint64, stopIdle time.Duration)
 	// StartsProcess reports whether a conversation with the server with a name costs a process
 	// of its own.
 	StartsProcess(name string) bool
 	// SafeTool reports whether the operator calls a tool of a server safe.
 	SafeTool(server, tool string) bool
-	// OnChange has a function called after servers have changed. It does not wait.
+	// OnChange sets a function that is called after servers have changed, and that does not wait.
 	OnChange(changed func())
 }
 
@@ -33,14 +30,13 @@ const (
 	tendEvery = 5 * time.Second
 	// removedGrace is how long calls of a removed server may go on.
 	removedGrace = 30 * time.Second
-	// removedAgain is how often it is looked whether they have ended.
+	// removedAgain is the time between two looks at whether these calls have ended.
 	removedAgain = 100 * time.Millisecond
 )
 
-// A sessionsAsker is a backend with many servers that has to know which of them a session belongs to, where several were
-// at one path.
+// A sessionsAsker is a backend with many servers that has to know which server a session belongs to, if several were at one path.
 type sessionsAsker interface {
-	// AskSessions gives it a function that returns the server of the session with a public name, if there is that session.
+	// AskSessions gives the backend a function that returns the server of the session with a public name; ok: the session exists.
 	AskSessions(serverOf func(ctx context.Context, name string) (server string, ok bool))
 }
 
@@ -56,7 +52,7 @@ func (m *Manager) watchServers() {
 	}
 }
 
-// serverOf returns the server of a session, here or on another node, whoever's it is.
+// serverOf returns the server of a session, of any principal, here or on another node.
 func (m *Manager) serverOf(ctx context.Context, name string) (server string, ok bool) {
 	if s := m.find(stream.SessionKey(name)); s != nil {
 		return s.Server(), true
@@ -71,8 +67,8 @@ func (m *Manager) serverOf(ctx context.Context, name string) (server string, ok 
 	return at.Principal.Server(), true
 }
 
-// serversChanged ends the sessions of servers that are there no more, once their calls have
-// ended, and closes the conversations that are to be replaced and have nothing to do.
+// serversChanged ends the sessions of removed servers, once their calls have ended, and closes conversations
+// that have to be replaced, once nothing is in flight in them.
 func (m *Manager) serversChanged() {
 	m.work.Go(func() {
 		t := time.NewTicker(removedAgain)
@@ -95,8 +91,9 @@ func (m *Manager) serversChanged() {
 	})
 }
 
-// tend does what the server of a session demands. It reports whether the session is to end, or its conversation
-// to be closed, and has calls in flight; late ends the session all the same.
+// tend ends a session if its server was removed, and closes its conversation if the server was changed or the
+// session is silent for too long. waits says that calls in flight delay that; late: it does not wait for them,
+// and the session of a removed server ends all the same.
 func (m *Manager) tend(s *Session, now time.Duration, late bool) (waits bool) {
 	version, stopIdle := m.many.Server(s.Server(), s.modern != "")
 	switch {
@@ -111,14 +108,14 @@ func (m *Manager) tend(s *Session, now time.Duration, late bool) (waits bool) {
 		if !s.closeQuiet(version) {
 			return !late
 		}
-		s.tellLists() // not before: what lists is asked for would come from the old conversation
+		s.tellLists() // not before: the client would get the lists from the old conversation
 	}
 	return false
 }
 
-// closeQuiet closes the session's conversation, if nothing is in flight in it and it was not
-// opened at the version of the server that is given. It is opened again with the stored
-// initialize when there is something to be said. closeQuiet is false if it is to be closed, but something is in flight.
+// closeQuiet closes the session's conversation, if it was opened at another version of the server and nothing is in
+// flight in it but listens, which are made again. The next message opens another with the stored initialize. closeQuiet
+// returns false if the conversation has to be closed, but something is in flight.
 func (s *Session) closeQuiet(version uint64) bool {
 	s.mu.Lock()
 	l := s.backend.link

@@ -11,51 +11,50 @@ import (
 	"holdfast/stream"
 )
 
-// What follows is what the core knows of features that are offered to the clients of a session in the place of the backend,
-// which has none. Each has a package of its own, above this one. See [Options.Services].
+// This file has the seam to features that the clients of a session are offered in the place of a backend without them. Each
+// has a package of its own, above this one. See [Options.Services].
 
-// A Service is such a feature. Each of its methods may be called by several goroutines at once.
+// A Service is a feature that is offered in the backend's place. Its methods may be called concurrently.
 type Service interface {
 	offer
 	answerer
 	deferrer
 }
 
-// An offer is what a service says of itself.
+// An offer says to which sessions a service is offered, and changes the responses to their clients.
 type offer interface {
-	// Member is the name under which the note of a session says that it is offered.
+	// Member is the name under which the note of a session says that the service is offered.
 	Member() string
-	// Suits reports whether it is offered in a session of a revision, by the side of a backend with this result of initialize.
-	// s.mu is held.
+	// Suits reports whether the service is offered in a session of a revision, beside a backend with this result of initialize. s.mu is held.
 	Suits(s *Session, revision string, result []byte) bool
-	// Change returns the backend's response to a request as the clients get it to whom this is offered.
+	// Change returns the backend's response to a request as clients with the service get it.
 	Change(method string, response []byte) []byte
 }
 
 // An answerer answers requests of the client in the backend's place.
 type answerer interface {
-	// Owns reports whether it answers the requests of a method.
+	// Owns reports whether the service answers the requests of a method.
 	Owns(method string) bool
-	// About returns what names the call that a request is about, which may be another session's: a text of [Session.Seal] for
-	// a purpose, which is "" for other requests. waits says that the request may wait for that call.
+	// About returns the text of a ticket that names the call which a request is about, maybe of another session, and the
+	// purpose of the ticket; "" for other requests. waits says that the request may wait for that call.
 	About(m *jsonrpc.Message) (purpose, text string, waits bool)
-	// Answer returns the answer to a request, which is the call's; nil: it comes later ([Call.AnswerOwn]). number is that of
-	// the call that it is about, which may be gone; 0: none of the session.
+	// Answer returns the answer to a request of the call c; nil: it comes later ([Call.AnswerOwn]). number is that of the
+	// call that the request is about, which may be gone; 0: it is about no call of the session.
 	Answer(ctx context.Context, c *Call, m *jsonrpc.Message, number uint64) []byte
-	// List answers what a service has asked another node for: see [Manager.ListHere].
+	// List answers a query of the service on another node: see [Manager.ListHere].
 	List(ctx context.Context, principal caller.Principal, in Range, query []byte) []byte
 }
 
-// A deferrer answers the clients of calls when these begin: the calls are deferred. Their clients come back for the outcome.
+// A deferrer answers the client of a call when the call begins: the call is deferred, and its client comes back for the outcome.
 type deferrer interface {
-	// Defers reports whether the call of a request is to be deferred.
+	// Defers reports whether the service defers the call of a request.
 	Defers(m *jsonrpc.Message) bool
-	// Begun returns what is known of such a call, which no other goroutine knows yet.
+	// Begun returns the service's record of a deferred call, which no other goroutine knows yet.
 	Begun(s *Session) watched.Deferred
-	// Restored is Begun for the call of a note; nil: that was not deferred.
+	// Restored is Begun for a call that is restored from its note; nil: the call was not deferred.
 	Restored(s *Session, note []byte) watched.Deferred
-	// Deferral returns what the client is told at once: the response to the request with the id. The rest is as
-	// [watched.Calls.Deferred] returns it.
+	// Deferral returns the response that the client gets at once, to the request with the id. The other
+	// arguments are as [watched.Calls.Deferred] returns them.
 	Deferral(id []byte, d watched.Deferred, st *watched.Standing, err error) []byte
 }
 
@@ -69,7 +68,7 @@ func (s *Session) offered(yield func(Service) bool) {
 	}
 }
 
-// offers returns which services are to be offered, of those that are as is asked for: the bit 1<<i for services[i].
+// offers returns the services that are offered, of those that is returns true for: the bit 1<<i for services[i].
 func offers(m *Manager, is func(Service) bool) (on uint32) {
 	for i, f := range m.services {
 		if m.opts.Polls && !m.opts.Stateless && is(f) {
@@ -99,7 +98,7 @@ func (s *Session) deferrer(m *jsonrpc.Message) Service {
 	return nil
 }
 
-// answerBy has a service answer a request, which is the call's. It returns before that is done.
+// answerBy makes a service answer a request of the call, on a goroutine of its own.
 func (c *Call) answerBy(f Service, m jsonrpc.Message) {
 	c.s.m.InBackground(func(ctx context.Context) { // else all calls end now
 		ctx, stop := context.WithTimeout(ctx, storeTimeout)
@@ -118,10 +117,9 @@ func (c *Call) answerBy(f Service, m jsonrpc.Message) {
 // AnswerOwn answers a request of a client in the backend's place, if it is still unanswered.
 func (c *Call) AnswerOwn(id, answer []byte) { c.s.requests.answer(id, c, answer) }
 
-// Home returns the session that a request of the session's client is for: another one of
-// the same principal if it is about a call of that one. defers says that it is this one, and that the call which [Session.Begin] makes of
-// the request is deferred: its client is answered at once, with [Session.Deferral]. The error is a [*Redirect], that of a
-// store which can't tell, or [ErrDuplicate].
+// Home returns the session that a request of the session's client is for: another session of the same principal if the request is about a
+// call of that one. defers says that it is this session, and that [Session.Begin] makes a deferred call of the request: the client is
+// answered at once, with [Session.Deferral]. The error is a [*Redirect], that of the store, or [ErrDuplicate].
 func (s *Session) Home(m *jsonrpc.Message) (home *Session, defers bool, err error) {
 	f := s.owner(m.Method)
 	if f == nil || m.Kind != jsonrpc.Request {
@@ -137,7 +135,7 @@ func (s *Session) Home(m *jsonrpc.Message) (home *Session, defers bool, err erro
 	}
 	home, _, err = s.m.FindSeal(purpose, text, nil, s.principal)
 	if errors.Is(err, ErrNotFound) {
-		return s, false, nil // which says so
+		return s, false, nil // its service answers that there is no such call
 	}
 	if waits {
 		s.abroad.add(m.ID, stream.SessionKey(t.Session))
@@ -145,7 +143,7 @@ func (s *Session) Home(m *jsonrpc.Message) (home *Session, defers bool, err erro
 	return home, false, err
 }
 
-// Deferral returns the response to a request whose call, which is that of a stream, is deferred.
+// Deferral returns the response to a request of a deferred call, which has the stream with the number.
 func (s *Session) Deferral(ctx context.Context, number uint64, m *jsonrpc.Message) []byte {
 	d, st, err := s.Watched.Deferred(ctx, number)
 	if c := s.CallAt(number); c != nil && err == nil {
@@ -159,8 +157,8 @@ func (s *Session) Deferral(ctx context.Context, number uint64, m *jsonrpc.Messag
 	return nil
 }
 
-// ListHere answers what a service of another node has asked for with [Elsewhere.List]: what is kept of the principal in its
-// sessions on this node that are in a range.
+// ListHere answers a service of another node that has called [Elsewhere.List]: with its records in the principal's sessions
+// on this node that are in a range.
 func (m *Manager) ListHere(ctx context.Context, principal caller.Principal, in Range, query []byte) []byte {
 	for _, f := range m.services {
 		if list := f.List(ctx, principal, in, query); list != nil {
@@ -170,7 +168,7 @@ func (m *Manager) ListHere(ctx context.Context, principal caller.Principal, in R
 	return []byte("[]")
 }
 
-// deferred returns what the service knows that has deferred the call, or nil. It does not change.
+// deferred returns the record of the service that has deferred the call, or nil. It does not change.
 func (c *Call) deferred() watched.Deferred {
 	if c.s.modern != "" || c.record == nil || c.record.watched == nil {
 		return nil

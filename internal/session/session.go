@@ -1,18 +1,16 @@
-// Package session holds sessions and their calls: their lives, what is in
-// flight in them, and which stream a message of the backend belongs to.
+// Package session holds sessions and their calls: their lives, the requests in
+// flight in them, and the streams that messages of the backend belong to.
 //
 // A message of a backend goes one way: [backend.Sink] finds its call, the call appends it
 // to the store, and a [reading.Reader] reads it there. The only other way from a backend to a
 // client is the response of a light call, which its one waiter takes from memory.
 //
-// The states of sessions and calls, and what leads from one to another, are the tables in
-// state.go and recovery.go.
+// The tables in state.go and recovery.go have the states of sessions and calls, and all transitions.
 //
-// Locks, in the order in which they may be taken: Session.mu, that of its requests in flight, Call.mu, then those of the server's requests, of what it offers and of what is held,
-// that of untold outcomes, that of the log, turns.mu, that of resumable requests, that of watched calls, roster.mu or that of processes; carriers.mu and that of [departure.Work] after that,
-// and those of the streams and of Session.Tools last. Of two
-// calls' locks the standalone stream's comes second. Those of a call's clientWait and pace come after its own. None is held while the store or the
-// backend is called.
+// Locks, in the order in which they may be taken: Session.mu, that of Session.requests, Call.mu, then those of Session.asked, offering and held, that of untold outcomes, that of
+// the log, turns.mu, that of resumable requests, that of watched calls, roster.mu or that of processes; carriers.mu and that of [departure.Work] after that, and those of the
+// streams and of Session.Tools last. Of two calls' locks the standalone stream's comes second. Those of a call's clientWait and pace come after its own. None is held while the
+// store or the backend is called.
 package session
 
 import (
@@ -41,19 +39,19 @@ import (
 // Errors that a transport branches on.
 var (
 	// ErrNotFound stands for a session that does not exist, has ended, or is
-	// another principal's: nobody is told which.
+	// another principal's: clients are not told which.
 	ErrNotFound = errors.New("session not found")
-	// ErrMoved stands for a session that has left this node just now: it is to be
+	// ErrMoved stands for a session that has left this node just now: it has to be
 	// located again ([Manager.Locate]).
 	ErrMoved = reading.ErrMoved
-	// ErrDuplicate refuses a request whose id is in flight in its session.
+	// ErrDuplicate refuses a request with the id of one in flight in its session.
 	ErrDuplicate = errors.New("a request with this id is in flight in this session")
-	// ErrBusy refuses what is over a limit, for now.
+	// ErrBusy refuses sessions and requests over a limit, for now.
 	ErrBusy = errors.New("too much is in flight")
 	// ErrNotDelivered wraps a backend's refusal to take a message, which may be sent
 	// again.
 	ErrNotDelivered = errors.New("the server did not take the message")
-	// ErrClosing refuses what comes while the node is shutting down.
+	// ErrClosing refuses sessions and requests while the node is shutting down.
 	ErrClosing = departure.ErrClosing
 	// ErrRefused wraps a backend's refusal to open a session.
 	ErrRefused = errors.New("the server refused the session")
@@ -74,7 +72,7 @@ type Session struct {
 	Tools  tools.List // of its server
 	held   holding
 
-	standalone *Call // whose stream carries what belongs to no call
+	standalone *Call // its stream carries the messages that belong to no call
 	streams    reading.Streams
 	log        journal.Log[*Call]
 	keyed      atomic.Bool                    // calls were made under idempotency keys
@@ -82,23 +80,23 @@ type Session struct {
 	ids        atomic.Uint64                  // that were given to requests of a carrier
 	resumes    atomic.Pointer[resume.Session] // nil but for clients of SEP-975
 	Watched    watched.Calls
-	untold     *webhook.Session // outcomes that may be told besides to the clients; nil if none are
+	untold     *webhook.Session // outcomes that webhooks may have to be told; nil if there are none
 
 	requests requests       // in flight
 	asked    serverRequests // of its server
 	abroad   abroad         // requests of its client that wait in other sessions
-	offering offering       // what its server offers
+	offering offering       // the lists that its server offers
 
 	mu           sync.Mutex
 	revision     string
-	lateProgress bool     // a call has ended whose progress goes on, as it is a task of the backend
+	lateProgress bool     // an ended call has become a task of the backend, so its progress goes on
 	noted        uint64   // how far the standalone stream was told, as the store knows
-	rung         []uint64 // calls whose outcomes were told besides, as the session's note says
+	rung         []uint64 // streams of calls with outcomes that webhooks were told, as the session's note says
 	patience     patience
-	waiting      turns // requests that a limit has wait, by the key of their id
+	waiting      turns // requests that wait for a limit, by the key of their id
 	backend      conversation
 
-	relisted struct{ after, through uint64 } // what of the standalone stream is of [relist]; guarded by its call's lock
+	relisted struct{ after, through uint64 } // the entries of the standalone stream that [relist] has added; guarded by its call's lock
 }
 
 // Revision returns the protocol revision that initialize settled on, or ""
@@ -123,12 +121,10 @@ func (s *Session) Touch() { s.use.touch() }
 func (s *Session) Busy() bool { return s.use.calls.Load() > 0 }
 
 // Begin opens a call for the requests among msgs. A light call is held in
-// memory until it says something else than its responses. from says where msgs come from, once
-// at the most.
+// memory until it says something else than its responses. from says where msgs come from: one Origin at most.
 //
 // The errors are [ErrDuplicate], [ErrCancelled], [ErrBusy], [ErrClosing], [ErrNotFound],
-// [ErrMoved], a [*limit.Refusal], and that of a store which does not take what has to be known of the
-// call before it runs.
+// [ErrMoved], a [*limit.Refusal], and that of a store which does not take the call's note.
 func (s *Session) Begin(msgs []jsonrpc.Message, light bool, from ...Origin) (*Call, error) {
 	c := &Call{s: s}
 	if err := s.start(c, msgs, light, from); err != nil {
@@ -249,8 +245,8 @@ func (s *Session) record(c *Call, msgs []jsonrpc.Message, n int32, light bool, p
 }
 
 // Send takes a message of the client that is no request: a notification, or the
-// answer to a request of the backend. One that names another session, of the same
-// principal, goes there.
+// answer to a request of the backend. A message that names another session of the
+// same principal goes there.
 func (s *Session) Send(ctx context.Context, m jsonrpc.Message, header http.Header) error {
 	if m.Kind == jsonrpc.Response {
 		if taken, err := s.m.Answer(ctx, s.principal, m, header); taken {
@@ -263,8 +259,8 @@ func (s *Session) Send(ctx context.Context, m jsonrpc.Message, header http.Heade
 		if taken, err := s.m.resumes.Cancel(s.principal, &m, header); taken {
 			return err
 		}
-		// First, so that a request that waits to be delivered is not. The backend hears of requests that were in
-		// flight here, and of no others: what it may know under another's id, or in other words, goes on.
+		// First, so that a request that waits to be delivered is not. The backend is told only of requests that
+		// were in flight here: a request that it has under another's id, or in another form, goes on.
 		id := jsonrpc.Field(m.Params, "requestId")
 		if taken, err := s.cancelAbroad(id); taken || !s.cancel(id) {
 			return err
@@ -285,9 +281,9 @@ func (s *Session) Send(ctx context.Context, m jsonrpc.Message, header http.Heade
 	return err
 }
 
-// answer hands the client's answer to the backend that asked. An answer that
-// nobody waits for is dropped: it may be a second one. But one to what was asked
-// under a newer lease is for the node that has that.
+// answer hands the client's answer to the backend that asked. An answer to a
+// request that does not wait is dropped: it may be a second one. But if the request
+// was made under a newer lease, the answer is for the node with that lease.
 func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Header) error {
 	id, ok := s.parseAskedID(m.ID)
 	if !ok {
@@ -299,7 +295,7 @@ func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Hea
 	s.mu.Lock()
 	a, ok := s.asked.take(id)
 	s.backend.stateful = true
-	if ok && a.call == s.standalone && a.method != "roots/list" { // of a call it is known what it may leave
+	if ok && a.call == s.standalone && a.method != "roots/list" { // for the requests of a call see [leavesMore]
 		s.use.lasts.Store(true)
 	}
 	current := ok && a.round == nil && s.backend.link == a.link && a.link.conn != nil
@@ -311,12 +307,12 @@ func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Hea
 	if !ok {
 		return nil
 	}
-	if current { // else whoever asked is gone
+	if current { // else the conversation that asked is over
 		raw := m.WithID(a.id)
 		m.ID, m.Raw = a.id, raw
 		err := s.m.deliverTo(a.link.conn, backend.Inbound{Message: m, Context: ctx, Header: header})
 		if panicked(err) {
-			failAll(s.requests.takeCall(a.call), notDelivered(err)) // which waits for the answer
+			failAll(s.requests.takeCall(a.call), notDelivered(err)) // the call waits for the answer
 			return nil
 		}
 		if err != nil {
@@ -336,7 +332,7 @@ func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Hea
 	return nil
 }
 
-// Refuse tells the client of a session with a single stream, on that, that a request was not taken.
+// Refuse tells the client of a session with a single stream that a request was not taken, and reports whether it could.
 func (s *Session) Refuse(id []byte, why *jsonrpc.Error) bool {
 	return s.single && s.standalone.emit(jsonrpc.AppendError(nil, id, why), false)
 }

@@ -19,16 +19,16 @@ import (
 	"holdfast/stream"
 )
 
-// What follows has sessions fall asleep in which nothing happens and of which nothing would be lost: all that there is of
-// them on this node and in the store is dropped, and their ids wake them (revive.go). docs/decisions/0049-sleep.md.
+// This file makes idle sessions fall asleep if nothing would be lost: this node and the store drop all that they have of
+// them, and their ids wake them (revive.go). docs/decisions/0049-sleep.md.
 
-// A keepsSaying is a store that says whether anything can be read of a session that calls in it have said.
+// A keepsSaying is a store that says whether it keeps messages of a session's calls.
 type keepsSaying interface {
-	// Says reports whether anything is kept of a stream of a call in the session.
+	// Says reports whether entries of any call's stream in the session are kept.
 	Says(key stream.SessionKey) bool
 }
 
-// sleepers is what is remembered of sessions that sleep, beside what the store has.
+// sleepers has the memory that this node has of sleeping sessions, beside the store.
 type sleepers struct {
 	mu  sync.Mutex
 	all map[uint64]asleep // by hashes of their keys; no more than mostAsleep
@@ -36,11 +36,11 @@ type sleepers struct {
 	lists map[string]uint64 // how often servers, by their names, have said that their lists have changed
 }
 
-// mostAsleep bounds how many sessions are remembered that sleep. Of others it is not known, when they wake, whether their
-// servers still offer what they did: their clients are told to list it again.
+// mostAsleep bounds how many sleeping sessions are remembered. When another one wakes, it is not known whether its server
+// still offers the same: its client is told to list again.
 const mostAsleep = 1 << 16
 
-// An asleep is what a session's client was last told that the server offers.
+// An asleep has the server's answer and lists that a session's client was last told.
 type asleep struct {
 	answer, lists uint64 // as in [offering]
 	changed       uint64 // as in sleepers.lists
@@ -63,7 +63,7 @@ func (a *sleepers) remember(key stream.SessionKey, server string, is asleep) {
 	a.all[maphash.String(seed, string(key))] = is
 }
 
-// wake returns what was remembered of a session, and forgets it.
+// wake forgets a session, and returns its memory; ok: it was remembered.
 func (a *sleepers) wake(key stream.SessionKey, server string) (was asleep, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -89,12 +89,12 @@ func (a *sleepers) relisted(server string) {
 	a.lists[server]++
 }
 
-// leavesMore reports whether a message may leave something in the memory of the session's server that another conversation
+// leavesMore reports whether a message may leave state in the memory of the session's server that another conversation
 // does not begin with. s.mu is held.
 func leavesMore(s *Session, in *backend.Inbound) bool {
 	switch {
 	case in.Kind == jsonrpc.Response:
-		return false // whether it does is known of the request
+		return false // the request says that: see [Session.answer]
 	case in.Kind == jsonrpc.Notification:
 		switch in.Method {
 		case protocol.MethodInitialized, protocol.MethodCancelled, protocol.MethodProgress, "notifications/roots/list_changed":
@@ -106,7 +106,7 @@ func leavesMore(s *Session, in *backend.Inbound) bool {
 		if len(name) < 2 {
 			return true
 		}
-		name = name[1 : len(name)-1] // one with an escape in it is not found, and may do anything
+		name = name[1 : len(name)-1] // a name with an escape in it is not found: its tool may do anything
 		if s.Tools.OnlyReads(name) {
 			return false
 		}
@@ -122,10 +122,10 @@ func leavesMore(s *Session, in *backend.Inbound) bool {
 	}
 }
 
-// mostUnsure bounds how many tools are remembered that were called before it was known what they do.
+// mostUnsure bounds how many tools are remembered that were called before it was known whether they only read.
 const mostUnsure = 16
 
-// isSure reports whether nothing was said in the session that its server may remember. s.mu is held.
+// isSure reports whether no message of the session has left state in its server. s.mu is held.
 func isSure(s *Session) bool {
 	for _, name := range s.backend.unsure {
 		if !s.Tools.OnlyReads([]byte(name)) {
@@ -146,14 +146,14 @@ func (m *Manager) canSleep(s *Session, now time.Duration) bool {
 	return ok && !store.Says(s.key)
 }
 
-// maySleep reports whether a session that can sleep is to do so. s.mu is held.
+// maySleep reports whether a session that can sleep may do so now. s.mu is held.
 func (m *Manager) maySleep(s *Session) bool {
 	b := &s.backend
 	switch {
 	case s.use.sinceSeen(m.clock()) <= m.opts.SleepAfter, !s.isQuietLocked(), !s.use.isIdle(), !s.waiting.isEmpty(), len(b.own.waiting) > 0, b.refused != nil:
 		return false
 	case s.Resumes() != nil || s.Watched.WereUsed() || s.lateProgress:
-		return false // what is known of their calls outlives what these have said
+		return false // the records of their calls outlive the messages
 	case !s.streams.IsUnused() || !s.untold.IsIdle() || !s.log.IsIdle():
 		return false
 	}
@@ -165,7 +165,7 @@ func (m *Manager) maySleep(s *Session) bool {
 		return false
 	}
 	if ours {
-		s.offering.forget() // the client has yet to hear of it
+		s.offering.forget() // the client has yet to be told to list again
 	}
 	if m.opts.Forgets || isSure(s) || keepsNothing(b.link) {
 		return true
@@ -174,7 +174,7 @@ func (m *Manager) maySleep(s *Session) bool {
 		return false
 	}
 	_, stopIdle := m.many.Server(s.Server(), false)
-	return stopIdle > 0 // then it is nothing new to the server that it is forgotten
+	return stopIdle > 0 // then the server loses idle sessions anyway
 }
 
 // keepsNothing reports whether the server of a conversation, which may be nil, says that it keeps no session.
@@ -190,11 +190,11 @@ func keepsNothing(l *link) bool {
 	return ok && c.Sessionless()
 }
 
-// fallAsleep has sessions fall asleep that can.
+// fallAsleep makes sessions fall asleep that can.
 func (m *Manager) fallAsleep(all []*Session) {
 	for _, s := range all {
 		if s.keyed.Load() {
-			m.keys.Sweep() // so that it is remembered which keys were used, as nothing is kept of their calls
+			m.keys.Sweep() // so that the used keys are remembered, as nothing is kept of their calls
 			break
 		}
 	}
@@ -208,7 +208,7 @@ func (m *Manager) fallAsleep(all []*Session) {
 	})
 }
 
-// sleep has a session fall asleep, if it still may, and its id says all that it is woken with.
+// sleep makes a session fall asleep, if it still may, and if its id and its note can restore it.
 func (m *Manager) sleep(ctx context.Context, s *Session, says *sessionid.Claims) {
 	var is asleep
 	var note, written []byte
@@ -222,7 +222,7 @@ func (m *Manager) sleep(ctx context.Context, s *Session, says *sessionid.Claims)
 		return may && bytes.Equal(note, s.backend.noted)
 	}
 	had, ok := closeIf(s, sessionMoved, look)
-	if may && !ok { // the store has to know more first
+	if may && !ok { // the store has to have the note first
 		if err := m.opts.Revival.Note(ctx, s.key, says.Began, note); err != nil {
 			m.logger.Debug("session stays awake", "session", s.Name(), "error", err)
 			return
@@ -233,7 +233,7 @@ func (m *Manager) sleep(ctx context.Context, s *Session, says *sessionid.Claims)
 	if !ok {
 		return
 	}
-	m.roster.end(s, false) // until the store has nothing of it, it is not woken
+	m.roster.end(s, false) // it is not woken before the store has deleted it
 	defer m.forgotten(s.key)
 	if had.conn != nil {
 		defer m.closeBackend(had.conn)

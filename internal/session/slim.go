@@ -13,13 +13,13 @@ import (
 // slimAfter is for how long a session is quiet before it gives back the memory that it keeps for its next call.
 const slimAfter = 10 * time.Second
 
-// mayRest reports whether a store marks a session that another node need not go on with.
+// mayRest reports whether the store still marks a session that has no calls for another node to go on with.
 func (m *Manager) mayRest(s *Session) bool {
 	store, ok := m.store.(whereabouts.Marking)
 	return ok && !store.Rests(s.key) && !s.keyed.Load() && !s.Watched.WereUsed() && s.Resumes() == nil && s.use.calls.Load() == 0 && s.streams.IsUnused() && s.untold.IsIdle()
 }
 
-// rest has the store take the marks of sessions away. If it does not answer, the others have time.
+// rest makes the store remove the marks of sessions. If the store does not answer, the others keep theirs for now.
 func (m *Manager) rest(all []*Session) {
 	var silent atomic.Bool
 	departure.Each(all, departure.Parallel, func(s *Session) {
@@ -35,7 +35,7 @@ func (m *Manager) rest(all []*Session) {
 	})
 }
 
-// slim has a session give back what it keeps for its next call, and share what it knows of tools with others.
+// slim makes a session give back the memory that it keeps for its next call, and share its list of tools with other sessions.
 func (s *Session) slim(common tools.Common) {
 	locked(s, func() {
 		s.requests.locked(func() {

@@ -13,10 +13,10 @@ import (
 //	state      what it means
 //	opening    the store may not know the session yet
 //	open       requests are taken
-//	leaving    given up for another node: nothing is taken, but what the backend has
-//	           said is still stored
+//	leaving    given up for another node: nothing is taken, but messages of the backend
+//	           are still stored
 //	lingering  over, but found by its resume tokens for a little longer
-//	ended      over; whoever reads its streams may read them to their end
+//	ended      over; readers may read its streams to their end
 //	deleted    over; the store was told to drop its streams
 //	moved      left this node: nothing is appended any more
 //
@@ -30,7 +30,7 @@ import (
 //	all but opening,
 //	deleted             moved      it was released, another node has it, the store can't be reached, or it falls asleep
 //
-// [sessionLife.become] makes all of them.
+// [sessionLife.become] makes all transitions.
 type sessionState uint32
 
 const (
@@ -54,11 +54,11 @@ var sessionSteps = [...][]sessionState{
 	sessionMoved:     {},
 }
 
-// A callState says what becomes of what a call says.
+// A callState says where the messages of a call go.
 //
 //	state     what it means
 //	light     held in memory: it has said nothing but responses
-//	answered  over while light; whoever waits for it has its responses
+//	answered  over while light; the transport that waits for it has its responses
 //	stored    it has a stream
 //	ended     over; the last entry of its stream is stored, or queued
 //	sealed    over; the store refused an entry, and is given no more of them
@@ -69,9 +69,8 @@ var sessionSteps = [...][]sessionState{
 //	stored         ended     its last request is answered, cancelled, or its stream can't go on
 //	stored, ended  sealed    the store refuses an entry
 //
-// A call of a session with a single stream stays light: what it says goes to the
-// standalone stream. That stream's own call is stored from its beginning. A call that was
-// taken over begins as what it was, stored or ended.
+// A call of a session with a single stream stays light: its messages go to the standalone stream. That stream's own
+// call is stored from its beginning. A call that was taken over begins in the state that it had, stored or ended.
 //
 // [callLife.become] makes all transitions.
 type callState uint32
@@ -98,8 +97,8 @@ type callLife struct{ now atomic.Uint32 }
 
 func (l *callLife) state() callState { return callState(l.now.Load()) }
 
-// become brings the call into a state, if its own allows that. c.mu is held, or nobody
-// else knows the call.
+// become brings the call into a state, if its own allows that. c.mu is held, or no
+// other goroutine knows the call.
 func (l *callLife) become(to callState) (ok bool) {
 	if ok = slices.Contains(callSteps[l.state()], to); ok {
 		l.now.Store(uint32(to))
@@ -116,8 +115,8 @@ func (l *callLife) IsOver() bool {
 	return state != callLight && state != callStored
 }
 
-// end ends the call, stored or not. Observers are told how a call has ended of which nothing is stored; of a stored one that is told
-// when its end is in the store. c.mu is held.
+// end ends the call, stored or not. Observers are told here how a call without a stream of its own has ended; of any other call,
+// when the store has the end. c.mu is held.
 func (c *Call) end() {
 	if !c.become(callAnswered) {
 		c.become(callEnded)
@@ -129,7 +128,7 @@ func (c *Call) end() {
 	c.light.wake()
 }
 
-// seal ends the call as one of which the store is given no more.
+// seal ends the call, and gives the store no more of its entries.
 func (c *Call) seal() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -141,8 +140,7 @@ type sessionLife struct{ now atomic.Uint32 }
 
 func (l *sessionLife) state() sessionState { return sessionState(l.now.Load()) }
 
-// become brings the session into a state, if its own allows that, which it returns.
-// s.mu is held.
+// become brings the session into a state, if its own, which become returns, allows that. s.mu is held.
 func (l *sessionLife) become(to sessionState) (from sessionState, ok bool) {
 	from = l.state()
 	if ok = slices.Contains(sessionSteps[from], to); ok {
@@ -151,7 +149,7 @@ func (l *sessionLife) become(to sessionState) (from sessionState, ok bool) {
 	return from, ok
 }
 
-// step is become, for who does not hold s.mu.
+// step is become for callers that do not hold s.mu.
 func (s *Session) step(to sessionState) (ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,7 +177,7 @@ func (l *sessionLife) Ended() bool {
 	}
 }
 
-// goneError says why a closed session takes nothing.
+// goneError says why a closed session takes no requests.
 func (s *Session) goneError() error {
 	if s.use.expired.Load() {
 		return ErrMoved // a request that has found it just before revives it
@@ -190,7 +188,7 @@ func (s *Session) goneError() error {
 	return ErrMoved
 }
 
-// closeIf is [Session.close] for who does not hold s.mu, if the session may be closed, as is asked with s.mu held (nil: it may).
+// closeIf is [Session.close] for callers that do not hold s.mu, if may returns true, which is called with s.mu held (nil: always).
 func closeIf(s *Session, to sessionState, may func() bool) (c closing, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -200,15 +198,14 @@ func closeIf(s *Session, to sessionState, may func() bool) (c closing, ok bool) 
 	return s.close(to)
 }
 
-// A closing is what a session had when it was closed, for whoever closed it to end.
+// A closing has the requests and the conversation of a closed session, for its closer to end.
 type closing struct {
 	from     sessionState
 	inFlight []*inflight
 	conn     backend.Conn // nil if none is open
 }
 
-// close brings the session into a state in which it takes nothing any more. s.mu is
-// held.
+// close brings the session into a state in which it takes no requests any more. s.mu is held.
 func (s *Session) close(to sessionState) (c closing, ok bool) {
 	if c.from, ok = s.become(to); ok {
 		s.events.ended(c.from, to)

@@ -15,8 +15,7 @@ import (
 	"holdfast/stream"
 )
 
-// What follows takes over a session of another node: see
-// docs/decisions/0014-take-over.md.
+// This file takes over sessions of other nodes: see docs/decisions/0014-take-over.md.
 
 // awaitTakeOvers waits for all sessions that are being taken over.
 func (m *Manager) awaitTakeOvers(ctx context.Context) {
@@ -31,12 +30,12 @@ func (m *Manager) awaitTakeOvers(ctx context.Context) {
 
 // taking is a session that is being taken over.
 type taking struct {
-	done chan struct{} // closed when it is
+	done chan struct{} // closed at the end of the take-over
 	s    *Session
 	err  error
 }
 
-// wait returns what came of it.
+// wait waits for the end of the take-over, and returns its session or its error.
 func (t *taking) wait(ctx context.Context) (*Session, error) {
 	select {
 	case <-t.done:
@@ -46,18 +45,17 @@ func (t *taking) wait(ctx context.Context) (*Session, error) {
 	}
 }
 
-// TakeOver opens here a session whose owner is gone, or that is nobody's. Calls in
-// it that have not ended are made again where that does no harm; others end, with
-// their outcome unknown. Several that want the same session at the same time are
-// given the same one. The error is [stream.ErrConflict] where another node was
-// faster, and the session is to be located again; [ErrNotFound], [ErrClosing],
-// [ErrBusy], or that of the store. Backends are shown ctx's values.
+// TakeOver opens here a session that has lost its owner, or has none. Its calls that have
+// not ended are made again if that does no harm; others end, with their outcome unknown.
+// Concurrent callers for one session get the same one. The error is [stream.ErrConflict]
+// if another node was faster, and the session has to be located again; [ErrNotFound],
+// [ErrClosing], [ErrBusy], or that of the store. Backends get ctx's values.
 func (m *Manager) TakeOver(ctx context.Context, at *Remote) (*Session, error) {
 	defer m.Finder.Want()()
 	return m.takeOverOnce(ctx, at)
 }
 
-// takeOverOnce is TakeOver, also for sessions that nobody waits for.
+// takeOverOnce is TakeOver, also for sessions that no client waits for.
 func (m *Manager) takeOverOnce(ctx context.Context, at *Remote) (*Session, error) {
 	if m.shared == nil && at.begins == nil {
 		return nil, ErrNotFound
@@ -100,7 +98,7 @@ func (m *Manager) adopt(ctx context.Context, at *whereabouts.Record) {
 // takers is how many sessions are taken over at a time. More would not be faster, only all as late as the last.
 const takers = 32
 
-// takeOver is TakeOver, for one caller at a time. old is what is here of the session.
+// takeOver is TakeOver, for one caller at a time. old is the session that is here, or nil.
 func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*Session, error) {
 	was, began := at.Was, time.Now()
 	if was.Key == "" {
@@ -113,7 +111,7 @@ func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*S
 		case was.Epoch <= old.leased().Epoch:
 			return old, nil // it came just now
 		}
-		m.leaveNode(old, 0) // without having noticed
+		m.leaveNode(old, 0) // it has not noticed that another node took it
 	}
 	ctx, stop := context.WithTimeout(m.work.Context(), appendTimeout)
 	defer stop()
@@ -134,7 +132,7 @@ func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*S
 	if err != nil {
 		return nil, err
 	}
-	for _, c := range found.cut { // before anybody can come back for it
+	for _, c := range found.cut { // before a client can come back for it
 		m.flights.Strand(flightSession{s}, c.number, c.standing.Like())
 	}
 	m.put(s)
@@ -164,24 +162,21 @@ func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*S
 	return s, nil
 }
 
-// A lateFencer is a shared store where what a new owner appends first can be what fences
-// the older one.
+// A lateFencer is a shared store in which the first append of a new owner can fence the older one.
 type lateFencer interface {
-	// AcquireUnfenced is Acquire, but that the older owner may append before the first
-	// append under the lease. That one is refused then (ErrFenced).
+	// AcquireUnfenced is Acquire, except that the older owner may append before the
+	// first append under the lease, which is refused then (ErrFenced).
 	AcquireUnfenced(ctx context.Context, was shared.Session) (shared.Taken, error)
-	// Fence has the older owner fenced, if nothing was appended yet. ErrFenced: what was
-	// acquired is not what there is.
+	// Fence fences the older owner, if nothing was appended under the lease yet. ErrFenced: the older owner has appended since.
 	Fence(ctx context.Context, lease stream.Lease) error
 }
 
 // errOvertaken says that an older owner has appended meanwhile.
 var errOvertaken = errors.New("its older owner has written again")
 
-// acquire returns a session that was taken over, with its lost calls ended. Nobody else
-// knows it yet. If the owner seems to be gone, the end of the lost calls fences it: that is
-// one append less. If it turns out to live, the session is acquired once more, and it is
-// fenced before anything else.
+// acquire returns a session that was taken over, with its lost calls ended. No other goroutine knows it yet.
+// If the owner seems to be gone, the append of these ends fences it, which saves an append. If the owner
+// turns out to live, the session is acquired once more, and the owner is fenced first.
 func (m *Manager) acquire(ctx context.Context, at *Remote, was shared.Session) (*Session, restored, error) {
 	late, ok := m.shared.(lateFencer)
 	if !ok || was.Owner == "" || was.Owner == m.shared.Node() {
@@ -231,7 +226,7 @@ func (m *Manager) restored(ctx context.Context, at *Remote, taken shared.Taken, 
 	if at.Life != 0 && s.backend.initialize == nil {
 		m.beginAgain(ctx, s, at)
 	}
-	s.taken = at.begins == nil // else there is nothing that it had
+	s.taken = at.begins == nil // a session that begins again has no calls of another node
 	s.held.mustKeep(sessionCost + initializeCost(len(s.backend.initialize)))
 	if s.step(sessionOpen) {
 		s.events.began()
@@ -252,9 +247,8 @@ func (m *Manager) restored(ctx context.Context, at *Remote, taken shared.Taken, 
 	return nil, restored{}, fmt.Errorf("session not taken over: %w", err)
 }
 
-// retryEvery bounds how many sessions of those that were taken over get a backend
-// again: one in each such time. Where that is a process, many at a time would keep this node from
-// what takes it a millisecond, to end the calls of the others.
+// retryEvery is the time between two sessions that were taken over and get a backend again. If backends are processes,
+// many at a time would keep this node from ending the calls of the other sessions, which takes a millisecond.
 const retryEvery = 2 * time.Millisecond
 
 // retryCalls makes calls again when it is their session's turn.
@@ -279,7 +273,7 @@ func (m *Manager) retryCalls(values context.Context, all []retryCall) {
 	}
 }
 
-// errLost ends a call of which nobody knows how far it came.
+// errLost ends a call that may have run.
 var errLost = outcomeUnknown("the node that ran this call was lost before it finished; " +
 	"see whether the tool has done its work before you call it again")
 
@@ -289,7 +283,7 @@ func (s *Session) endLost(calls []*Call) {
 		for _, c := range calls {
 			c.mu.Lock()
 			ids := c.pending.ids()
-			if len(ids) == 0 && !c.IsOver() { // there is nobody to be told
+			if len(ids) == 0 && !c.IsOver() { // no request waits for an answer
 				c.end()
 				if s.single && !c.isHeir() {
 					c.appendJournal("", true)
@@ -305,12 +299,12 @@ func (s *Session) endLost(calls []*Call) {
 	})
 }
 
-// returnIn is how long a client whose node was lost has to come back, before the
-// outcomes of calls that have ended meanwhile are told besides.
+// returnIn is how long clients of a lost node have to come back, before webhooks
+// are told the outcomes of calls that have ended meanwhile.
 const returnIn = 5 * time.Second
 
-// awaitReturn tells the outcomes of calls that have ended besides, unless their clients come
-// back, and forgets to hold back those of calls that go on.
+// awaitReturn tells webhooks the outcomes of calls that have ended, unless their clients come back in time.
+// Until then outcomes of calls that go on are held back, too.
 func (m *Manager) awaitReturn(f restored) {
 	if len(f.untold) == 0 {
 		return

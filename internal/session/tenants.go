@@ -9,14 +9,13 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A tenant is whom use is counted against: a principal, or, where nobody is made out,
-// a client's address. All sessions of it that are on this node share one.
+// A tenant is a principal, or the address of an anonymous client, that use is counted
+// against. All sessions of it on this node share one.
 type tenant struct {
 	name  string       // as [caller.TenantOf] makes it
 	calls atomic.Int64 // requests in flight
 	held  atomic.Int64 // bytes of those
-	// looked is when its sessions were last looked through for some that can be ended, by the
-	// manager's clock.
+	// looked is when its sessions were last looked through for some to end, by the manager's clock.
 	looked atomic.Int64
 
 	carriers map[*carrier]struct{} // on this node; guarded by carriers.mu
@@ -24,8 +23,8 @@ type tenant struct {
 	sessions int // guarded by roster.mu
 }
 
-// checkMemory reports whether there is no room for requests to be held until they are answered:
-// what one tenant has in flight leaves as much to the others.
+// checkMemory returns an error that wraps [ErrBusy] if there is no room to hold requests until they are
+// answered: one tenant's requests in flight leave as much room to the others.
 func (t *tenant) checkMemory(flight *budget.Flight, msgs []jsonrpc.Message) error {
 	size := int64(0)
 	for m := range protocol.Requests(msgs) {
@@ -40,14 +39,13 @@ func (t *tenant) checkMemory(flight *budget.Flight, msgs []jsonrpc.Message) erro
 
 // A load is the requests in flight. Its methods may be called concurrently.
 type load struct {
-	most, share, ofSession int // that may be: in all, of one tenant, and of one session of a client
+	most, share, ofSession int // bounds: in all, of one tenant, and of one session of a client
 
 	calls atomic.Int64
 }
 
-// admit counts n more requests in flight, if they are within the limits. Those that are about
-// calls which were begun before have as much room again: else nobody could cancel these, or get
-// what they have ended with, while they fill the limits.
+// admit counts n more requests in flight, if they are within the limits. Requests about calls that were begun before
+// have as much room again: else clients could not cancel these calls, or get their outcomes, while they fill the limits.
 func (l *load) admit(s *Session, n int32, aboutBegun bool) error {
 	room := int64(1)
 	if aboutBegun {

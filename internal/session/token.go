@@ -8,12 +8,12 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// askedSeal is what ids of requests to clients are for.
+// askedSeal is the purpose of tickets that are ids of requests to clients.
 const askedSeal = "holdfast request id"
 
 // FindSeal returns the session and the stream that a text of [ticket.Maker] names, if it is
-// the principal's. The error is [ErrNotFound], whatever the reason, a [*Redirect] if
-// the session is not on this node, or that of a store which can't tell.
+// the principal's. The error is [ErrNotFound], whatever the reason, a [*Redirect] if the session is not on
+// this node, or that of the store.
 func (m *Manager) FindSeal(purpose, text string, bound []byte, principal caller.Principal) (*Session, uint64, error) {
 	t, ok := ticket.Parse(text)
 	if !ok {
@@ -28,7 +28,7 @@ func (m *Manager) FindSeal(purpose, text string, bound []byte, principal caller.
 }
 
 // askedID returns the id, as raw JSON, under which the client gets a request of the backend that belongs to a call, or to none. A client that can
-// resume requests may answer from elsewhere, and so may that of a call that is deferred: the id says where to.
+// resume requests, or has a deferred call, may answer from another session: the id names the one that asks.
 func (s *Session) askedID(c *Call, number int64) []byte {
 	if s.Resumes() == nil && (c == nil || c.deferred() == nil) {
 		return strconv.AppendInt(nil, number, 10)
@@ -36,7 +36,7 @@ func (s *Session) askedID(c *Call, number int64) []byte {
 	return append(s.Tickets().Append([]byte{'"'}, askedSeal, uint64(number), nil), '"')
 }
 
-// parseAskedID is its counterpart.
+// parseAskedID returns the number in an id of askedID.
 func (s *Session) parseAskedID(id []byte) (number int64, ok bool) {
 	text := string(jsonrpc.Key(id))
 	if id[0] == '"' {

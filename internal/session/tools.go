@@ -43,16 +43,15 @@ func (s toolServer) Asks(ctx context.Context, m *jsonrpc.Message, header http.He
 	}
 }
 
-// outlivesNode reports whether the next owner of a session has to know of a call, since the outcome of one of its requests is told to somebody
-// besides its client: a node that forwards it, and one that takes it over, would both make it again.
+// outlivesNode reports whether the next owner of a session has to know of a call, as a webhook is told the outcome of one of its requests:
+// else a node that forwards the call, and one that takes it over, would both make it again.
 func (m *Manager) outlivesNode(msgs []jsonrpc.Message) bool {
 	return m.shared != nil && slices.ContainsFunc(msgs, func(x jsonrpc.Message) bool { return x.Kind == jsonrpc.Request && m.untold.Wants(x.Params) })
 }
 
-// learnAgain is for a session that was taken over before its tools were known: the
-// call for which its backend was opened is not known as safe, and the next owner
-// should know. Some backends take the first request for all that there is to hear of a modern
-// client, so they are not asked for the sake of a message that says nothing of that.
+// learnAgain lists the tools of a session that was taken over, or revived, before they were known: the next
+// owner should know whether the call for which the backend was opened is safe. Some backends learn a modern
+// client's capabilities from its first request alone, so they are not asked for a message without any.
 func (s *Session) learnAgain(in backend.Inbound) {
 	if (s.taken || s.firstEpoch != 0) && (s.modern == "" || jsonrpc.Field(in.Params, "_meta", protocol.MetaClientCapabilities) != nil) {
 		s.Tools.ReadUnknown(in.Context, &in.Message, in.Header)

@@ -10,27 +10,25 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows is for requests that a limit does not let begin yet, and that wait for their turn: they
-// are not on record.
+// This file is for requests that wait for their turn, as a limit does not allow them to begin yet: they are not on record.
 
 // ErrCancelled says that the client has cancelled a request before it began. It gets no response.
 var ErrCancelled = errors.New("the client has cancelled the request")
 
-// A turn is what one such request waits for.
+// A turn is a request that waits.
 type turn struct {
 	stop      context.CancelCauseFunc
 	cancelled bool
 }
 
-// turns are requests that wait, by what names them to their client. Several may have one name: those of a
-// client that makes its request again, under an idempotency key. The zero value is ready to use. Its methods may be called
-// concurrently, and its lock is taken last.
+// turns are requests that wait, by the names that their clients know. Several may have one name: a client may make its request again,
+// under an idempotency key. The zero value is ready to use. Its methods may be called concurrently, and its lock is taken last.
 type turns struct {
 	mu  sync.Mutex
 	all map[string][]*turn // nil if there are none
 }
 
-// add adds a request, whose context ends with parent. remove takes it out again.
+// add adds a request, with a context that ends with parent. remove takes the request out again.
 func (w *turns) add(parent context.Context, name string) (ctx context.Context, remove func()) {
 	ctx, stop := context.WithCancelCause(parent)
 	t := &turn{stop: stop}
@@ -84,7 +82,7 @@ func (w *turns) isCancelled(name string) bool {
 	return slices.ContainsFunc(w.all[name], func(t *turn) bool { return t.cancelled })
 }
 
-// stop has all of them wait no more, because of why.
+// stop ends the wait of all of them, because of why.
 func (w *turns) stop(why error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -96,9 +94,9 @@ func (w *turns) stop(why error) {
 }
 
 // AwaitTurn notes that a request with an id waits for its turn. The session does not expire meanwhile. The
-// context ends with parent, and when there is nothing more to wait for: its cause is [ErrCancelled] if the
-// client has cancelled the request (then [Session.Begin] refuses it with that), or why the session has
-// ended. over must be called when the request has begun, or waits no more.
+// context ends with parent, and when the request need not wait any more: its cause is [ErrCancelled] if the
+// client has cancelled the request (then [Session.Begin] refuses it with that), or why the session has ended.
+// over must be called when the request has begun, or waits no more.
 func (s *Session) AwaitTurn(parent context.Context, id []byte) (_ context.Context, over func()) {
 	s.use.reserved.Add(1)
 	ctx, remove := s.waiting.add(parent, string(jsonrpc.Key(id)))
@@ -111,8 +109,8 @@ func (s *Session) AwaitTurn(parent context.Context, id []byte) (_ context.Contex
 	}
 }
 
-// AwaitOnce is [Session.AwaitTurn] for a modern request, whose client can cancel it by its idempotency key
-// ("": it has none). It need not have a session yet.
+// AwaitOnce is [Session.AwaitTurn] for a modern request, which the client can cancel by its idempotency key
+// ("": it has none). The request need not have a session yet.
 func (m *Manager) AwaitOnce(parent context.Context, client *Client, key string) (_ context.Context, over func()) {
 	if key == "" {
 		return parent, func() {}

@@ -10,18 +10,17 @@ import (
 	"holdfast/internal/departure"
 )
 
-// What follows closes what sessions have that nobody needs now, and ends such sessions where there are too many.
+// This file closes the conversations of unused sessions, and ends unused sessions if there are too many.
 
-// isUnused reports whether nothing was done in the session since its initialize, but calls that
-// were made again after a take-over, nor is, and no client is connected: then its backend
-// is in the state in which another would be that is opened for it when it is needed. Of a
-// carrier, whose requests stand alone, it says whether none is in flight.
+// isUnused reports whether nothing was or is done in the session since its initialize, except calls that were
+// made again after a take-over, and no client is connected: a new backend for this session would be in the
+// same state. Of a carrier, with requests that stand alone, it reports whether none is in flight.
 func (s *Session) isUnused() (is bool) {
 	locked(s, func() { is = s.isUnusedLocked() })
 	return is
 }
 
-// isUnusedLocked is unused for who holds s.mu, beside what is counted without it.
+// isUnusedLocked is isUnused for callers that hold s.mu. The counts in s.use may change meanwhile.
 func (s *Session) isUnusedLocked() bool {
 	if s.modern == "" && (s.backend.stateful || s.backend.initialize == nil || s.revision == "") {
 		return false
@@ -29,9 +28,8 @@ func (s *Session) isUnusedLocked() bool {
 	return s.isStill() && s.requests.len() == 0 && s.use.isIdle()
 }
 
-// closeUnused closes the session's conversation if it is unused. It is opened again when there
-// is something to be said in it. It reports whether the session has no conversation now: it
-// may have been closed just before.
+// closeUnused closes the conversation of the session if that is unused. The next message opens another. It
+// reports whether the session has no conversation now: it may have been closed just before.
 func (s *Session) closeUnused() bool {
 	s.mu.Lock()
 	var conn backend.Conn
@@ -48,23 +46,21 @@ func (s *Session) closeUnused() bool {
 	return true
 }
 
-// unusedFor is how long a session is left alone in which nothing was done since its
-// initialize, and whose client is not connected, when there are too many: nothing is
-// lost with it, and its client begins another.
+// unusedFor is how long an unused session is left alone when there are too many:
+// nothing is lost with it, and its client begins another.
 const unusedFor = time.Minute
 
-// mostThinned bounds how many of those are ended at a time, for a new one.
+// mostThinned bounds how many unused sessions are ended at a time, for a new one.
 const mostThinned = 16
 
-// endUnused makes room for a session of the tenant where there are too many, in all or of that
-// tenant: by ending carriers that nobody uses, those first that were used last the longest ago,
-// and sessions that are unused. As it looks at all of them it does so no more than once a second
-// where there was none. It reports whether there is room.
+// endUnused makes room for a session of the tenant if there are too many, in all or of that tenant. It ends
+// unused carriers, the least recently used first, and unused sessions. As it looks at all sessions, it does
+// so at most once a second after it has found none. It reports whether there is room.
 func (m *Manager) endUnused(t *tenant) bool {
 	own := m.checkShare(t, 0) != nil
 	looked := &m.unusedEnded
 	if own {
-		looked = &t.looked // who has too many keeps nobody else from looking
+		looked = &t.looked // a tenant with too many does not keep others from looking
 	}
 	now := m.clock()
 	last := looked.Load()

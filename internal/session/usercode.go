@@ -12,16 +12,15 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows is where a session calls code of the library's user: the backend,
-// and the functions of Options. Nothing else calls them. A panic there becomes the
-// error of the call that it concerns, and so takes the ways of any other error: what
-// was counted for the call is released, on whichever goroutine that is. One of
-// Options.Safe is raised to those who ask.
+// In this file alone sessions call code of the library's user: the backend, and the
+// functions of Options. A panic there becomes the error of the call that it
+// concerns, and is handled as any other error, on any goroutine: the call no longer
+// counts. A panic of Options.Safe is raised in its callers.
 
 // errNoConn is for a backend that breaks its contract.
 var errNoConn = errors.New("the backend returned neither a conversation nor an error")
 
-// A userCode is what there is of it.
+// A userCode is the code of the library's user.
 type userCode struct {
 	backend backend.Backend
 	onEnded func(webhook.Ended) bool
@@ -55,7 +54,7 @@ func (u *userCode) closeConn(conn backend.Conn) (err error) {
 	return conn.Close()
 }
 
-// callOnEnded tells the user of an outcome. It reports whether nobody has to tell it again.
+// callOnEnded tells the user of an outcome. It reports whether no node has to tell it again.
 func (u *userCode) callOnEnded(e webhook.Ended) (told bool) {
 	var err error // is logged
 	defer panics.Catch(&err, u.logger, "Options.Ended", "")
@@ -81,8 +80,7 @@ func panicked(err error) bool {
 	return errors.As(err, &p)
 }
 
-// notDelivered is what a request is answered with that was not delivered, because of
-// err.
+// notDelivered returns the error that answers a request which was not delivered, because of err.
 func notDelivered(err error) *jsonrpc.Error {
 	if p, ok := errors.AsType[*panics.Error](err); ok {
 		return jsonrpc.Errorf(jsonrpc.CodeInternal, "internal error: %v", p)
@@ -90,14 +88,13 @@ func notDelivered(err error) *jsonrpc.Error {
 	return jsonrpc.Errorf(jsonrpc.CodeServer, "the server did not take the request: %v", err)
 }
 
-// notRedelivered is the same for a request that was taken from a node which was
-// lost: it may have run there.
+// notRedelivered is notDelivered for a request that was taken over from a lost
+// node: it may have run there.
 func notRedelivered(err error) *jsonrpc.Error {
 	return outcomeUnknown("the node that ran this call was lost, and it could not be run again: %s", notDelivered(err).Message)
 }
 
-// outcomeUnknown is what a request is answered with when nobody knows whether the server
-// did what it was asked.
+// outcomeUnknown returns the error that answers a request when it is not known whether it ran.
 func outcomeUnknown(format string, args ...any) *jsonrpc.Error {
 	return jsonrpc.Errorf(protocol.CodeOutcomeUnknown, protocol.TextOutcomeUnknown+": "+format, args...)
 }

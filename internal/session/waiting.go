@@ -35,7 +35,7 @@ func (m *Manager) Waiter(after time.Duration) *Waiter {
 	return w
 }
 
-// Stop ends the waiting. over says that nobody tells Ready any more, as its call has ended.
+// Stop ends the waiting. over says that its call has ended, so that Ready gets no more: then the Waiter is used again.
 func (w *Waiter) Stop(over bool) {
 	if w.Late != nil {
 		w.timer.Stop()
@@ -53,11 +53,11 @@ func (w *Waiter) Stop(over bool) {
 // lightAnswers are the responses of a call so far, while it is light. Guarded by Call.mu.
 type lightAnswers struct {
 	all     [][]byte
-	changed chan struct{} // told when the call ends or is promoted; nil if nobody waits
+	changed chan struct{} // told when the call ends or is promoted; nil if no goroutine waits
 }
 
-// holds counts a response as on its way until it is written, if it is long. It is false if there is no room for
-// that: then its call is to be stored, which has a bound of its own.
+// holds counts a response as on its way until it is written, if it is long. It returns false if there is no
+// room for that: then its call is stored, which has a bound of its own.
 func holds(s *Session, data []byte) bool {
 	n := int64(len(data))
 	return n <= budget.Uncounted || s.m.opts.Flight.Read(s.tenant.name, n)
@@ -114,7 +114,7 @@ func (c *Call) Wait(ctx context.Context, after time.Duration) ([][]byte, bool) {
 	if promoted {
 		c.s.log.Flush()
 	}
-	if stored != nil { // a client is shown nothing of a call before that is on record
+	if stored != nil { // a client gets no message of a call before its note is stored
 		select {
 		case <-stored:
 		case <-ctx.Done():
@@ -123,15 +123,15 @@ func (c *Call) Wait(ctx context.Context, after time.Duration) ([][]byte, bool) {
 	return answers, light
 }
 
-// What follows is for transports that wait for many calls at a time.
+// The methods below are for transports that wait for many calls at a time.
 
-// Notify has ready told, as that of a [reading.Reader] is, when a light call has answered or
-// was given a stream: see [Call.Answers]. It takes the place of [Call.Wait].
+// Notify sends to ready, as a [reading.Reader] does, when a light call has answered or was given a stream:
+// see [Call.Answers]. It takes the place of [Call.Wait].
 func (c *Call) Notify(ready chan struct{}) {
 	c.mu.Lock()
 	c.light.changed = ready
 	c.mu.Unlock()
-	reading.Wake(ready) // for what has happened already
+	reading.Wake(ready) // it may have happened already
 }
 
 // Answers returns the responses of a call that ended while it was light, and
@@ -143,8 +143,8 @@ func (c *Call) Answers() (answers [][]byte, done bool, number uint64) {
 	return c.light.all, c.state() == callAnswered, c.number
 }
 
-// Answered says that the responses of a light call, if it has any, were written, or will not be. Whoever waits for a
-// light call calls it at the end.
+// Answered says that the responses of a light call, if it has any, were written, or will not be. A transport that
+// waits for a light call calls it at the end.
 func (c *Call) Answered() {
 	c.s.m.flights.Wrote(flightCall{c}, c.takeAnswer())
 }
@@ -160,7 +160,7 @@ func (c *Call) takeAnswer() []byte {
 	return nil
 }
 
-// CallFrom returns the call that a request in flight with the id is part of, or nil. It came from a session, as [Origin] says.
+// CallFrom returns the call that a request in flight with the id is part of, or nil. The request came from the session guest, as [Origin] says.
 func (s *Session) CallFrom(guest stream.SessionKey, id []byte) (c *Call) {
 	s.requests.locked(func() {
 		if rq := s.requests.all[string(requestKey(guest, id))]; rq != nil {

@@ -13,16 +13,16 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows is for calls whose clients were given a name in the place of the response: see package watched.
+// This file is for calls with names that clients were given in the place of the response: see package watched.
 
-// KeepEnded is how long a call can be asked for by a name after its end, and how long a name stays of which nothing else is kept.
-// If it is not known how long the store keeps an ended call, that is how long it does at the least.
+// KeepEnded is how long after its end clients can ask for a call by a name, and how long a name stays when nothing else is kept
+// of its call. If it is not known how long the store keeps an ended call, it is the least time for which stores do.
 func (m *Manager) KeepEnded() time.Duration { return cmp.Or(max(m.opts.Keep, 0), 10*time.Minute) }
 
-// NameCall has the client of the call of a stream be given a name for it: who knows it can ask for the call until some
-// time after its end, on any node. The store has by then what another owner needs for that. The request is kept, so that
-// it can be made again if its server asks by its result. since is when that was first done of the call, as far as this
-// node knows. The error is [ErrNotFound] if the call has ended, or that of the store.
+// NameCall prepares the call of a stream for a name that its client is given: clients with the name can ask for the call
+// until some time after its end, on any node. When NameCall returns, the store has the call's note, which another owner
+// needs for that. The request is kept, to be made again if its server asks by its result. since is when the call was
+// first named, as far as this node knows. The error is [ErrNotFound] if the call has ended, or that of the store.
 func (s *Session) NameCall(number uint64, m *jsonrpc.Message, header http.Header) (since time.Time, err error) {
 	c := s.CallAt(number)
 	if c == nil || c.IsOver() {
@@ -45,7 +45,7 @@ func (s *Session) NameCall(number uint64, m *jsonrpc.Message, header http.Header
 	return since, nil
 }
 
-// awaitStored waits until the store has the call's note, if there is to be one.
+// awaitStored waits until the store has the call's note, if the call has one.
 func (c *Call) awaitStored() error {
 	if c.recovery == nil {
 		return nil
@@ -65,8 +65,8 @@ func (c *Call) awaitStored() error {
 	return c.s.m.sync()
 }
 
-// restoreWatched makes the record of what its client may have a name for, of a session that was taken over and that no
-// client knows yet.
+// restoreWatched makes the record of a call that its client may have a name for, in a session that was taken over and
+// that no client knows yet.
 func (s *Session) restoreWatched(c *Call) {
 	heir := c.isHeir()
 	if !heir && (s.modern == "" || !c.recovery.callsTool()) {

@@ -5,9 +5,9 @@ import (
 	"holdfast/internal/reading"
 )
 
-// What follows is for calls whose outcomes are told besides to their clients, if no client hears them.
+// This file is for calls with outcomes that webhooks are told, if no client hears them.
 
-// untold returns what is told of the call's outcomes, nil for most calls.
+// untold returns the call's outcomes that webhooks may be told; nil for most calls.
 func (c *Call) untold() *webhook.Call {
 	if c == nil || c.record == nil {
 		return nil
@@ -15,7 +15,7 @@ func (c *Call) untold() *webhook.Call {
 	return c.record.untold
 }
 
-// untoldTo returns what is told besides of the outcomes that a reader reads, or nil.
+// untoldTo returns the outcomes in a reader's stream that webhooks may be told, or nil.
 func (s *Session) untoldTo(r *reading.Reader) *webhook.Call {
 	if c := written(r.Call()); c != nil {
 		c.mu.Lock()

@@ -1,9 +1,8 @@
-// Package watched has what is known of calls whose clients were given a name in the place of the response: that of a task, or of an heir.
-// All that there is of such a call is in its stream. What is kept beside it saves reading the stream, and is made again from it where the
-// session is taken over.
+// Package watched has the records of calls that clients were given a name for in the place of the response: that of a task, or of an heir. All
+// entries of such a call are in its stream. The record saves reading the stream, and is made again from it when the session is taken over.
 //
-// It knows nothing of tasks. What defers a call is a [Deferred], and the session is an [Owner]. The lock of the calls is taken last, and
-// not held while one of those is called.
+// It knows nothing of tasks. A service knows a call that it has deferred as a [Deferred], and the session is an [Owner]. The lock of the
+// calls is taken last, and not held while these are called.
 package watched
 
 import (
@@ -27,13 +26,13 @@ import (
 
 // An Owner is the session of the calls.
 type Owner interface {
-	// Running returns the call whose stream is still written; nil: it has ended.
+	// Running returns the call that still writes a stream; nil: it has ended.
 	Running(number uint64) Running
-	// Record returns what is known of such a call. If that is nothing yet, it is what begin returns.
+	// Record returns the record of such a call. If it has none yet, begin makes one.
 	Record(r Running, begin func(over bool) *Call) *Call
-	// Hold has the session stay for as long as a call that ends now can be asked for.
+	// Hold keeps the session for as long as a call that ends now can be asked for.
 	Hold()
-	// Moved reports whether the session has left this node, and Taken whether it was another's.
+	// Moved reports whether the session has left this node, and Taken whether it was taken over from another.
 	Moved() bool
 	Taken() bool
 	// OpenRequests returns the backend's requests in a stream, up to the entry seq, that wait for a response.
@@ -43,59 +42,59 @@ type Owner interface {
 
 // A Running is a call that has not ended.
 type Running interface {
-	// Track has the end of the stream, if the store did not take it.
+	// Track has the end of the stream, if the store did not take that.
 	Track() *journal.Track
 	// AwaitsInput reports whether the call waits for its client's answer, and how many entries it has said.
 	AwaitsInput() (asking bool, said uint64)
 }
 
-// A Deferred is what a service knows of a call that it has deferred.
+// A Deferred is a service's record of a call that it has deferred.
 type Deferred interface {
-	// Stored is told the stream that the call has got. Its lock is held, or no other goroutine knows the call.
+	// Stored notes the stream that the call has got. The call's lock is held, or no other goroutine knows the call.
 	Stored(number uint64)
 	// AppendNote appends the members by which the service knows the call again.
 	AppendNote(dst []byte) []byte
 	// Plain returns the call's request as the backend gets it.
 	Plain(m jsonrpc.Message) jsonrpc.Message
-	// Changed is told that something of the call may have changed.
+	// Changed notes that the call's standing may have changed.
 	Changed()
 }
 
-// Options are what the calls of all sessions have in common.
+// Options are those of the calls of all sessions.
 type Options struct {
 	Context  context.Context
 	Keep     time.Duration                    // how long a call can be asked for after its end
-	NotFound error                            // of a call of which nothing is kept
+	NotFound error                            // for a call that nothing is kept of
 	Progress func(data []byte) (string, bool) // returns the message of a progress notification, if it is the server's
 }
 
-// Calls are those of a session. Its methods may be called concurrently.
+// Calls has the records of a session's calls. Its methods may be called concurrently.
 type Calls struct {
 	owner Owner
 	opts  *Options
 
 	mu       sync.Mutex
 	all      map[uint64]*Call  // by the numbers of their streams; nil if there were none
-	answered map[uint64]uint64 // calls whose questions the client has answered, through which sequence
+	answered map[uint64]uint64 // the last entries that the client has answered questions of, by the calls
 }
 
-// A Call is what is known of a call that may be asked for by a name. Guarded by Calls.mu.
+// A Call is the record of a call that may be asked for by a name. Guarded by Calls.mu.
 type Call struct {
 	of      *Calls
 	message string    // of the last progress, or ""
-	updated time.Time // when anything of it changed
+	updated time.Time // when its standing last changed
 	ended   time.Time // zero while the call runs
-	read    bool      // what was said before there was the record
+	read    bool      // message has the progress from before the record was made
 	stopped bool      // its client has cancelled it
 	// askedFor: its client has a name for it. Any call of a tool that was taken over may have been given one.
 	askedFor bool
 	tool     string // that the request of an heir calls; else ""
 	watch    []chan<- struct{}
-	since    time.Time // when its client was given its name; zero if that was so from the beginning
+	since    time.Time // when its client was given its name; zero: when it began
 	deferred Deferred  // nil if its client was not answered when it began; it does not change
 }
 
-// A Standing is what there is to tell of a call.
+// A Standing says how a call stands.
 type Standing struct {
 	Running  bool
 	Message  string            // of the last progress, or ""
@@ -105,7 +104,7 @@ type Standing struct {
 	Response []byte            // of a call that has ended; nil if it was cancelled
 }
 
-// Init makes all the calls of a session.
+// Init makes all the records of a session's calls.
 func (all *Calls) Init(owner Owner, opts *Options) { all.owner, all.opts = owner, opts }
 
 // WereUsed reports whether any call of the session was asked for, or may be.
@@ -131,13 +130,13 @@ func (all *Calls) use() map[uint64]*Call {
 // put puts the record of a call into the table.
 func (all *Calls) put(number uint64, c *Call) { all.locked(func() { all.use()[number] = c }) }
 
-// Begin returns the record of a call that is about to begin, and that no other goroutine knows yet. d is what has deferred it.
+// Begin returns the record of a call that is about to begin, and that no other goroutine knows yet. d is the record of the service that has deferred it; nil: none has.
 func (all *Calls) Begin(d Deferred) *Call {
 	all.locked(func() { all.use() })
 	return &Call{of: all, updated: time.Now(), deferred: d}
 }
 
-// Record returns the record of a call whose stream is still written. It is made if there is none.
+// Record returns the record of a call that still writes its stream, and makes it if there is none.
 func (all *Calls) Record(r Running, number uint64) *Call {
 	made := false
 	c := all.owner.Record(r, func(over bool) *Call {
@@ -163,7 +162,7 @@ func (all *Calls) AddEnded(number uint64, tool string) {
 // Drop forgets a call that no client was told of.
 func (all *Calls) Drop(number uint64) { all.locked(func() { delete(all.all, number) }) }
 
-// Inherit notes that the call is an heir, whose request calls a tool. message is that of the progress of its request so far.
+// Inherit notes that the call is an heir, with a request that calls a tool. message is that of the last progress of the request.
 func (c *Call) Inherit(tool, message string) {
 	c.of.locked(func() { c.tool, c.message = tool, message })
 }
@@ -179,7 +178,7 @@ func (c *Call) Name() (since time.Time) {
 	return since
 }
 
-// Deferred returns what has deferred the call; nil: its client was not answered when it began.
+// Deferred returns the record of the service that has deferred the call; nil: its client was not answered when it began.
 func (c *Call) Deferred() Deferred { return c.deferred }
 
 // Stored notes that the call has got a stream, and reports whether it is deferred.
@@ -192,7 +191,7 @@ func (c *Call) Stored(number uint64) bool {
 	return true
 }
 
-// Said takes in what the call has said beside its response. The lock of the call is held.
+// Said takes in a message of the call other than its response. The lock of the call is held.
 func (c *Call) Said(data []byte) {
 	text, ok := c.of.opts.Progress(data)
 	c.of.locked(func() {
@@ -217,8 +216,8 @@ func (c *Call) IsAskedFor() (is bool) {
 	return is
 }
 
-// Progress returns the message of the last progress in a stream, or "". If there are tokens it is that of requests with one of them: a
-// batch has the progress of several.
+// Progress returns the message of the last progress in a stream, or "". If tokens is not nil, only progress under these counts: a
+// batch has that of several requests.
 func (all *Calls) Progress(number uint64, tokens []string) (message string) {
 	_ = all.owner.Streams().Each(all.opts.Context, number, math.MaxUint64, func(e *stream.Entry) {
 		text, ok := all.opts.Progress(e.Data)
@@ -229,7 +228,7 @@ func (all *Calls) Progress(number uint64, tokens []string) (message string) {
 	return message
 }
 
-// Wake tells those who watch a call that what it says was stored, or that its client has answered.
+// Wake tells the watchers of a call that entries of it were stored, or that its client has answered.
 func (all *Calls) Wake(number uint64) {
 	var d Deferred
 	all.locked(func() {
@@ -245,7 +244,7 @@ func (all *Calls) Wake(number uint64) {
 	}
 }
 
-// Watch has ready be told when anything of a call changes, until stop is called.
+// Watch tells ready when the standing of a call may have changed, until stop is called.
 func (all *Calls) Watch(number uint64, ready chan<- struct{}) (stop func()) {
 	r := all.owner.Running(number)
 	if r == nil {
@@ -297,7 +296,7 @@ func (all *Calls) Tool(number uint64) string {
 	return ""
 }
 
-// Deferred returns what has deferred the call of a stream, and how the call stands. The error is that of [Calls.Standing].
+// Deferred returns the record of the service that has deferred the call of a stream, and how the call stands. The error is that of [Calls.Standing].
 func (all *Calls) Deferred(ctx context.Context, number uint64) (d Deferred, st Standing, err error) {
 	all.locked(func() {
 		if c := all.use()[number]; c != nil && c.canBeAskedFor() {
@@ -333,7 +332,7 @@ func (all *Calls) Standing(ctx context.Context, number uint64) (st Standing, err
 	}
 	c, known, message := all.Record(r, number), false, ""
 	all.locked(func() { known = c.read || c.message != "" })
-	if !known { // what the call said before there was the record
+	if !known { // read the progress from before the record was made
 		message = all.Progress(number, nil)
 	}
 	all.locked(func() {
@@ -344,7 +343,7 @@ func (all *Calls) Standing(ctx context.Context, number uint64) (st Standing, err
 		}
 	})
 	if !st.Running {
-		if all.awaitEndStored(ctx, r, number); all.owner.Moved() { // its next owner says what it has
+		if all.awaitEndStored(ctx, r, number); all.owner.Moved() { // the session's next owner says how the call stands
 			err = reading.ErrMoved
 		}
 		return st, err
@@ -362,11 +361,10 @@ func (all *Calls) Standing(ctx context.Context, number uint64) (st Standing, err
 	return st, err
 }
 
-// storedWithin bounds how long the end of a cancelled call is waited for, where another goroutine appends it.
+// storedWithin bounds how long the end of a cancelled call is waited for, if another goroutine appends it.
 const storedWithin = 5 * time.Second
 
-// awaitEndStored waits until the store has the end of a call, which was cancelled, so that the next owner of the session says the same of
-// it.
+// awaitEndStored waits until the store has the end of a call, which was cancelled, so that the next owner of the session says that, too.
 func (all *Calls) awaitEndStored(ctx context.Context, r Running, number uint64) {
 	ready := make(chan struct{}, 1)
 	defer all.Watch(number, ready)()
@@ -381,7 +379,7 @@ func (all *Calls) awaitEndStored(ctx context.Context, r Running, number uint64) 
 	}
 }
 
-// errEndLost ends a call of which the store has no response.
+// errEndLost ends a call that the store has no response of.
 var errEndLost = jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "%s: what became of the call is not kept", protocol.TextOutcomeUnknown)
 
 // ended is Standing for a call that has ended.
@@ -412,10 +410,10 @@ func (all *Calls) ended(ctx context.Context, number uint64) (st Standing, err er
 	return st, nil
 }
 
-// mostAnswered bounds how many calls a session remembers whose questions were answered.
+// mostAnswered bounds how many calls with answered questions a session remembers.
 const mostAnswered = 1 << 10
 
-// Answered notes that the client has answered what a call had asked by seq: it may not do so twice.
+// Answered notes that the client has answered the questions of a call up to the entry seq: it must not answer them twice.
 func (all *Calls) Answered(number, seq uint64) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -433,8 +431,8 @@ func (all *Calls) Answered(number, seq uint64) {
 	all.answered[number] = max(all.answered[number], seq)
 }
 
-// EndOf returns the response of a call that has ended without the answers to what it had asked by seq: its backend has not waited for them,
-// or nobody knows its outcome. It is nil where the client has answered, where the call has no response, and where none is kept.
+// EndOf returns the response of a call that has ended without the answers to its questions up to the entry seq: its backend has not waited for them,
+// or its outcome is unknown. It is nil if the client has answered, or may have at another node, if the call has no response, and if none is kept.
 func (all *Calls) EndOf(ctx context.Context, number, seq uint64) []byte {
 	st, err := all.ended(ctx, number)
 	switch {

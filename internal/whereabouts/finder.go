@@ -16,26 +16,26 @@ import (
 // storeTimeout is as in package session.
 const storeTimeout = 5 * time.Second
 
-// Options are those of a [Finder], and what it asks its node.
+// Options are those of a [Finder], with the functions of its node.
 type Options struct {
 	Store    shared.Store // nil: there is nothing to be found
 	Logger   *slog.Logger
-	NotFound error // of sessions that have no record
+	NotFound error // for sessions without a record
 	Work     *departure.Work
 
-	// IsHere reports whether a session is here, or about to end, and IsKnown whether it is that, or about to come.
+	// IsHere reports whether a session is here, or about to end, and IsKnown whether it is here, or about to end or to come.
 	IsHere, IsKnown func(key stream.SessionKey) bool
 	// TakeOver takes over a session for a sweep.
 	TakeOver func(ctx context.Context, at *Record)
 }
 
-// A Finder finds sessions that are not on this node. Its methods may be called concurrently, but for Sweep.
+// A Finder finds sessions that are not on this node. Its methods may be called concurrently, except Sweep.
 type Finder struct {
 	Options
 
 	homes   func() Homes  // or nil
-	looking chan struct{} // held by who looks through all records
-	pause   time.Time     // before that nobody looks again; guarded by looking
+	looking chan struct{} // held by the goroutine that looks through all records
+	pause   time.Time     // no goroutine looks again before; guarded by looking
 	shed    atomic.Uint64 // see Shed
 	last    atomic.Pointer[orphans]
 

@@ -13,14 +13,14 @@ import (
 	"holdfast/stream"
 )
 
-// What follows finds all sessions of a principal, on all nodes, without a look through the records of all sessions
-// for each request. Nodes that live know their own sessions by principal, and are asked. What nobody knows is the
-// sessions without an owner: those are found by a look through all records, which is kept, by principal, until a
-// node is lost or gives sessions up. docs/decisions has the reasons.
+// This file finds all sessions of a principal, on all nodes, without a look through the records of all sessions
+// for each request. Nodes that live know their own sessions by principal, and are asked. No node knows the
+// sessions without an owner: they are found by a look through all records, with a result that is kept, by
+// principal, until a node is lost or gives sessions up. docs/decisions has the reasons.
 
-// Homes is where sessions may be that are not on this node.
+// Homes are the nodes that may have the sessions which are not on this node.
 type Homes struct {
-	Nodes   []string // the other nodes that live, but doors
+	Nodes   []string // the other nodes that live, except doors
 	Changes uint64   // grows whenever one of them is lost, or begins to give its sessions up
 	Settled bool     // none gives sessions up just now
 
@@ -28,8 +28,8 @@ type Homes struct {
 	Heard func() []string
 }
 
-// OnHomes sets what knows the other nodes. It is called once, before there are sessions. Without it, each look for
-// the sessions of a principal is a look through all records.
+// OnHomes sets the function that returns the other nodes. It is called once, before there are sessions. Without
+// it, each look for the sessions of a principal is a look through all records.
 func (f *Finder) OnHomes(homes func() Homes) { f.homes = homes }
 
 // Shed notes that this node may have lost a session that no other node has.
@@ -39,8 +39,7 @@ func (f *Finder) Shed() { f.shed.Add(1) }
 // for the sessions of a principal is one through all records.
 const mostOrphans = 1 << 17
 
-// lookShare is the part of the time, as its denominator, that looks may take which follow each other, and longestPause
-// how long one waits for that at the most.
+// lookShare is the denominator of the part of the time that successive looks may take, and longestPause the most that a look waits for that.
 const (
 	lookShare    = 20
 	longestPause = time.Second
@@ -50,14 +49,14 @@ const (
 type orphans struct {
 	at     Homes  // before it
 	shed   uint64 // before it
-	kept   bool   // it may be used again
+	kept   bool   // they may be used again
 	owners []string
 
 	mu  sync.Mutex
 	all map[caller.Principal][]stream.SessionKey // sorted
 }
 
-// now returns where sessions may be now.
+// now returns the homes as they are now.
 func (f *Finder) now() Homes {
 	if f.homes == nil {
 		return Homes{}
@@ -65,13 +64,13 @@ func (f *Finder) now() Homes {
 	return f.homes()
 }
 
-// isCurrent reports whether nothing can have lost its owner since a look.
+// isCurrent reports whether no session can have lost its owner since a look.
 func (f *Finder) isCurrent(l *orphans) bool {
 	return l != nil && l.kept && l.at.Changes == f.now().Changes && f.shed.Load() == l.shed
 }
 
-// findOrphans returns the sessions without an owner: as they were found, if nothing can have lost its owner since,
-// or by a look through all records, one at a time. Those of the principal are among them in any case.
+// findOrphans returns the sessions without an owner: as the last look found them, if no session can have lost its owner
+// since, or by another look through all records, one look at a time. Those of the principal are among them in any case.
 func (f *Finder) findOrphans(ctx context.Context, principal caller.Principal, gone func(node string) bool) (*orphans, error) {
 	if l := f.last.Load(); f.isCurrent(l) {
 		return l, nil
@@ -177,12 +176,12 @@ func (l *orphans) drop(p caller.Principal, key stream.SessionKey) {
 type Locations struct {
 	Range
 	Owners  []string  // the other nodes that may own some; they may be gone
-	Orphans []*Record // those that nobody owns, or whose owner is gone
+	Orphans []*Record // sessions without an owner, or with one that is gone
 }
 
 // LocateAll looks where the principal's sessions are, in the order of their keys, until
-// it has found most of which nobody looks after: the rest is for another time. gone
-// says of a node whether it is gone. The error is that of the store, or ctx's.
+// it has found as many orphans as most says: the others are for the next call. gone
+// reports whether a node is gone. The error is that of the store, or ctx's.
 func (f *Finder) LocateAll(ctx context.Context, principal caller.Principal, after stream.SessionKey, gone func(node string) bool, most int) (Locations, error) {
 	found := Locations{Range: Range{After: after}}
 	if f.Store == nil || principal.IsAnonymous() {

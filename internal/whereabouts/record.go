@@ -1,5 +1,5 @@
 // Package whereabouts says where sessions are that nodes share: their records in the store, the sessions of a principal on all nodes,
-// and the sweep for those whose nodes are gone.
+// and the sweep for sessions of nodes that are gone.
 package whereabouts
 
 import (
@@ -17,14 +17,14 @@ import (
 // KeyOf returns the public name of a session: good for logs and URLs, and no
 // help in guessing its id.
 func KeyOf(id string) stream.SessionKey {
-	var text [512]byte // or a long id would be copied to the heap
+	var text [512]byte // else a long id would be copied to the heap
 	sum := sha256.Sum256(append(text[:0], id...))
 	return stream.SessionKey(base64.RawURLEncoding.EncodeToString(sum[:12]))
 }
 
-// A Record is what the record of a session says, which is not, or no longer, on this node.
+// A Record is the record of a session that is not, or no longer, on this node.
 type Record struct {
-	shared.Session        // whose it is; Owner is "" if nobody's, or if it was this node's
+	shared.Session        // Owner is "" if it has none, or if that was this node
 	ID             string // its secret id: to make requests as its client; it must not be logged
 	Principal      caller.Principal
 	Tenant         string // see [caller.TenantOf]
@@ -35,20 +35,20 @@ type Record struct {
 	Was            shared.Session // as it was looked up
 }
 
-// About is what a shared store's record of a session says of it beside its owner:
-// all that another node needs to know whose it is. It holds the session's secret
-// id, as whoever reads the engine reads the calls anyway.
+// About is the record of a session in a shared store, beside its owner: all that
+// another node needs to know the session's client. It holds the session's secret
+// id, as any reader of the engine can read the calls anyway.
 type About struct {
 	ID        string `json:"id"`
 	Principal []byte `json:"principal,omitempty"` // any bytes
-	// Tenant is whom the session is counted against where that is not the principal:
-	// its client may come back from another address, to another node.
+	// Tenant is the tenant of the session, if that is not the principal: its client
+	// may come back from another address, to another node.
 	Tenant string `json:"tenant,omitempty"`
 	Single bool   `json:"single,omitempty"`
 	Modern string `json:"modern,omitempty"` // the revision of the requests that it carries
 	Life   uint64 `json:"life,omitempty"`   // the epoch with which its life began, if that was not the first
-	// Revision is what a client speaks whose session has begun again, until its first owner has noted that. What else it begins
-	// with is in the id.
+	// Revision is the one that the client of a session speaks which has begun again, until the first owner has noted it. All
+	// else that the session begins with is in the id.
 	Revision string `json:"revision,omitempty"`
 }
 
@@ -77,5 +77,5 @@ func Parse(at shared.Session) (*Record, error) {
 // LogValue implements [slog.LogValuer]: no log has the secret id.
 func (a *Record) LogValue() slog.Value { return slog.StringValue(string(a.Key)) }
 
-// A Range is of sessions by their keys.
+// A Range is a range of sessions by their keys.
 type Range = shared.Range

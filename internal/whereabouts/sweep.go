@@ -14,12 +14,11 @@ import (
 )
 
 const (
-	// Sweepers is how many sessions a sweep takes over at a time: those that clients wait
-	// for need not wait for it.
+	// Sweepers is how many sessions a sweep takes over at a time: take-overs that clients wait for need not wait for it.
 	Sweepers = 16
 
-	// sweepAtOnce is how many a sweep takes over as fast as it can. Where there are
-	// more, the engine has other work too: one each sweepOften then.
+	// sweepAtOnce is how many sessions a sweep takes over as fast as it can. If
+	// there are more, the engine has other work, too: then one each sweepOften.
 	sweepAtOnce = 2000
 	sweepOften  = 5 * time.Millisecond
 
@@ -29,11 +28,10 @@ const (
 	GiveWayFor = time.Second
 )
 
-// Sweep takes over those sessions, of those that mine says, that have calls which
-// have not ended and nobody to look after them: their owner is gone, as gone says
-// of its name, or gave them up. It begins while the store still lists sessions, and where the store marks such
-// sessions it looks at those alone, but now and then. It is not called concurrently. The
-// error is that of the store, ctx's, or [departure.ErrClosing].
+// Sweep takes over sessions, of those that mine is true for, with calls that have not ended and no owner: it
+// is gone, as gone reports by its name, or gave them up. Sweep begins while the store still lists sessions.
+// If the store marks such sessions, Sweep looks at those alone, except now and then. It is not called
+// concurrently. The error is that of the store, ctx's, or [departure.ErrClosing].
 func (f *Finder) Sweep(ctx context.Context, gone func(node string) bool, mine func(stream.SessionKey) bool) error {
 	if f.Store == nil {
 		return nil
@@ -56,15 +54,15 @@ func (f *Finder) Sweep(ctx context.Context, gone func(node string) bool, mine fu
 type Marking interface {
 	// Rests reports whether a session that this node owns has no mark.
 	Rests(key stream.SessionKey) bool
-	// Rest takes the mark of a session away, until something is appended about a call of it.
+	// Rest removes the mark of a session, until an entry of one of its calls is appended.
 	Rest(ctx context.Context, lease stream.Lease) error
-	// Marked calls yield with the marked sessions of those that want says. owner is the node that has marked it; "": it was released.
+	// Marked calls yield with the marked sessions that want is true for. owner is the node that has marked it; "": it was released.
 	Marked(ctx context.Context, want func(key stream.SessionKey, owner string) bool, yield func(shared.Session)) error
 	// Marking returns the nodes that mark their sessions: those of earlier builds do not.
 	Marking(ctx context.Context) (nodes map[string]bool, err error)
 }
 
-// lookAtAll is how often a sweep looks at all sessions where the store marks those that matter.
+// lookAtAll is how often a sweep looks at all sessions if the store marks those that matter.
 const lookAtAll = 10 * time.Minute
 
 // isMixed reports whether a node was heard of lately that is not among those that mark their sessions. It may have come and gone since the
@@ -78,7 +76,7 @@ func (f *Finder) isMixed(marking map[string]bool) bool {
 	return slices.ContainsFunc(heard, func(node string) bool { return !marking[node] })
 }
 
-// find finds the sessions to be taken over, as [Finder.Sweep] has it.
+// find finds the sessions that [Finder.Sweep] takes over.
 func (sw *sweep) find(ctx context.Context, gone func(node string) bool, mine func(stream.SessionKey) bool) error {
 	f := sw.f
 	left := map[string]bool{"": true}
@@ -116,14 +114,14 @@ func (sw *sweep) find(ctx context.Context, gone func(node string) bool, mine fun
 	found := make(map[stream.SessionKey]bool)
 	err = store.Marked(ctx, func(key stream.SessionKey, owner string) bool {
 		is := isLeft(key, owner)
-		found[key] = is // else its owner may be another by now, which marks none
+		found[key] = is // if not, it may have a new owner by now, which marks none
 		return is
 	}, add)
 	if err != nil || !all {
 		return err
 	}
 	err = f.Store.Sessions(ctx, func(was shared.Session) bool {
-		if was.Owner == "" || !nodes[was.Owner] { // of other nodes only what is marked matters
+		if was.Owner == "" || !nodes[was.Owner] { // if its owner marks sessions, it matters only with a mark
 			if !found[was.Key] {
 				add(was)
 			}
@@ -136,25 +134,24 @@ func (sw *sweep) find(ctx context.Context, gone func(node string) bool, mine fun
 	return err
 }
 
-// Alone reports whether no other node can ever have had a session of the store since this
-// one began: once it is swept nothing is left that nobody looks after, but for what
-// this node has lost itself.
+// Alone reports whether no other node can ever have had a session of the store since this one began: after one
+// sweep all sessions with calls that have not ended have an owner, except those that this node has lost itself.
 func (f *Finder) Alone() bool {
 	store, ok := f.Store.(interface{ Alone() bool })
 	return ok && store.Alone()
 }
 
-// A sweep is sessions that were found, for those who take them over.
+// A sweep has the sessions that were found, for the goroutines that take them over.
 type sweep struct {
 	f    *Finder
-	more chan struct{} // told that there are more, or no more to come
+	more chan struct{} // told that there are more sessions, or that no more will come
 
 	mu    sync.Mutex
 	found []shared.Session
 	ended bool
 }
 
-// add does not wait: whoever lists sessions holds the engine up.
+// add adds a session that was found. It does not wait: a goroutine that lists sessions holds the engine up.
 func (sw *sweep) add(was shared.Session) {
 	sw.mu.Lock()
 	sw.found = append(sw.found, was)
@@ -169,7 +166,7 @@ func (sw *sweep) end() {
 	reading.Wake(sw.more)
 }
 
-// next returns what was found since, and whether that is all.
+// next returns the sessions that were found since it was last called, and whether these are the last.
 func (sw *sweep) next() (found []shared.Session, ended bool) {
 	sw.mu.Lock()
 	defer sw.mu.Unlock()
@@ -177,7 +174,7 @@ func (sw *sweep) next() (found []shared.Session, ended bool) {
 	return found, sw.ended
 }
 
-// adopt takes over what is found, until the end.
+// adopt takes over the sessions as they are found, until the end.
 func (sw *sweep) adopt(ctx context.Context) error {
 	f := sw.f
 	pace := time.NewTicker(sweepOften)
