@@ -302,7 +302,7 @@ func (b *bridge) fromServer(request []byte, m jsonrpc.Message) {
 	from, ok := b.requests.origin(request)
 	switch {
 	case ok:
-	case m.Kind == jsonrpc.Request && b.eras.modern.isUsed() && b.requests.park(request, m):
+	case m.Kind == jsonrpc.Request && b.eras.modern.isUsed() && b.park(request, m):
 		return // a modern host is asked when it comes back to the call
 	default:
 		b.mu.Lock()
@@ -324,6 +324,16 @@ func (b *bridge) fromServer(request []byte, m jsonrpc.Message) {
 	if !b.hold(from, m) {
 		from.emit(m)
 	}
+}
+
+// park keeps a question of the server until a modern host comes back to the request, or answers it with an error if too many
+// are kept. It reports whether there is such a request.
+func (b *bridge) park(request []byte, m jsonrpc.Message) bool {
+	found, kept := b.requests.park(request, m)
+	if found && !kept {
+		b.start(func() { b.eras.modern.refuse([]jsonrpc.Message{m}) })
+	}
+	return found
 }
 
 // Bounds of the messages that are held for a host that is not ready.

@@ -405,18 +405,18 @@ func (t *requests) origin(id []byte) (from origin, ok bool) {
 }
 
 // park keeps a question of the server until a host comes back to the request that it belongs to.
-// It reports whether there is such a request.
-func (t *requests) park(id []byte, m jsonrpc.Message) bool {
+// found reports whether there is such a request, and kept whether it has room for the question.
+func (t *requests) park(id []byte, m jsonrpc.Message) (found, kept bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r := t.byID[string(id)]
 	if r == nil || r.state != abandoned {
-		return false
+		return false, false
 	}
-	if len(r.parked) < maxParked {
+	if kept = len(r.parked) < maxParked; kept {
 		r.parked = append(r.parked, m)
 	}
-	return true
+	return true, kept
 }
 
 // unpark returns the questions that park has kept, and forgets them.

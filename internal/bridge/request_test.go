@@ -18,6 +18,24 @@ func responseTo(id []byte) jsonrpc.Message {
 	return mustParse(jsonrpc.AppendResult(nil, id, []byte(`{"ok":true}`)))
 }
 
+// The questions of a call that no host waits for are kept up to a bound. A question beyond it is for the caller to answer.
+func TestPark(t *testing.T) {
+	t.Parallel()
+	table := newRequests()
+	table.restore([]callRecord{{ID: json.RawMessage(`"old"`), Method: "tools/call", Left: time.Now(), Place: &client.CallState{}}})
+	if found, _ := table.park([]byte(`"other"`), hostCall); found {
+		t.Error("it is kept for a request that there is not")
+	}
+	for i := range maxParked + 2 {
+		if found, kept := table.park([]byte(`"old"`), hostCall); !found || kept != (i < maxParked) {
+			t.Fatalf("question %d: found %v, kept %v", i, found, kept)
+		}
+	}
+	if n := len(table.unpark([]byte(`"old"`))); n != maxParked {
+		t.Errorf("%d are kept", n)
+	}
+}
+
 // Each transition of a request is reached, and no other.
 func TestRequestStates(t *testing.T) {
 	t.Parallel()

@@ -56,6 +56,7 @@ type world struct {
 	proofs  map[string]bool                // that were used, by their ids
 
 	distrusts bool // the server takes no proof
+	quiet     bool // the authorization server does not say which scopes it grants
 }
 
 type grant struct{ client, redirect, challenge, scope, key string }
@@ -320,6 +321,9 @@ func (w *world) tokens(rw http.ResponseWriter, r *http.Request) {
 	got := map[string]any{"access_token": access, "token_type": kind, "refresh_token": refresh, "scope": g.scope}
 	if f.Get("grant_type") == "client_credentials" {
 		delete(got, "refresh_token")
+	}
+	if w.quiet {
+		delete(got, "scope")
 	}
 	if w.life > 0 {
 		got["expires_in"] = w.life.Seconds()

@@ -150,7 +150,17 @@ func TestRevoked(t *testing.T) {
 // A tool that needs more scope has the user log in for that as well, once. What the server does not get then is refused.
 func TestStepUp(t *testing.T) {
 	t.Parallel()
+	for name, quiet := range map[string]bool{"scopes are said": false, "scopes are not said": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			stepUp(t, quiet)
+		})
+	}
+}
+
+func stepUp(t *testing.T, quiet bool) {
 	w, dir := newWorld(t), t.TempDir()
+	w.quiet = quiet
 	w.need["write"] = "write"
 	h := w.host(w.source(dir, nil))
 	for _, name := range []string{"read", "write", "read", "write"} {

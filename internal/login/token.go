@@ -181,8 +181,8 @@ func (s *Source) authenticate(who identity, where places, issuer string, form ur
 	return nil
 }
 
-// ask asks a token endpoint for a token. resource is the URL that the token is for. The scopes are those that the answer names; none if it
-// names none.
+// ask asks a token endpoint for a token. resource is the URL that the token is for. The scopes are those that the answer names, nil if it
+// says nothing of them.
 func (s *Source) ask(ctx context.Context, who identity, where places, issuer, resource string, form url.Values, b binding) (token, []string, error) {
 	if resource != "" {
 		form.Set("resource", resource)
@@ -192,7 +192,7 @@ func (s *Source) ask(ctx context.Context, who identity, where places, issuer, re
 		Type    string          `json:"token_type"`
 		Refresh string          `json:"refresh_token"`
 		Expires json.RawMessage `json:"expires_in"`
-		Scope   string          `json:"scope"`
+		Scope   *string         `json:"scope"`
 	}
 	now, bound := time.Now().Round(0), false
 	if err := s.post(ctx, where.Token, who, where, issuer, form, b.key, &got); err != nil {
@@ -213,7 +213,10 @@ func (s *Source) ask(ctx context.Context, who identity, where places, issuer, re
 	if seconds, err := strconv.ParseFloat(strings.Trim(string(got.Expires), `"`), 64); err == nil && seconds > 0 && seconds < 1e9 {
 		t.Expiry = now.Add(time.Duration(seconds * float64(time.Second)))
 	}
-	return t, strings.Fields(got.Scope), nil
+	if got.Scope == nil { // RFC 6749, section 5.1: the scopes are those that were asked for
+		return t, nil, nil
+	}
+	return t, strings.Fields(*got.Scope), nil
 }
 
 // renew asks for a token with the refresh token of the last login, or with the client's credentials. The error is a [tokenError], or [passes] is true for it.

@@ -190,7 +190,7 @@ var (
 // notOurs returns the bytes to write in the place of such an answer, or nil for
 // others. The mistake is the client's, and must not look like a failure of the server.
 func notOurs(b []byte) []byte {
-	if !bytes.HasPrefix(b, fault) || b[len(fault)] != '1' && b[len(fault)] != '5' {
+	if !bytes.HasPrefix(b, fault) || len(b) == len(fault) || b[len(fault)] != '1' && b[len(fault)] != '5' {
 		return nil
 	}
 	line, _, _ := bytes.Cut(b, []byte("\r\n"))
