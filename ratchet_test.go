@@ -32,6 +32,7 @@ var ratchets = []struct {
 	{"files that take a lock of a type declared elsewhere, for one lock", 22, (*house).mostLockers},
 	{"declarations of the core that name a feature", 0, (*house).featuresNamed},
 	{"functions with one caller, in percent", 43, (*house).oneCaller},
+	{"sentences in comments with a pronoun in the place of a noun", 69, (*house).nounless},
 }
 
 // core are the packages that know of no feature, once the walls stand. features are the words for features in names, as
@@ -96,7 +97,7 @@ func newHouse() (*house, error) {
 			Uses: make(map[*ast.Ident]types.Object), Defs: make(map[*ast.Ident]types.Object), Selections: make(map[*ast.SelectorExpr]*types.Selection),
 		}}
 		for _, name := range strings.Fields(c.files) {
-			file, err := parser.ParseFile(h.files, filepath.Join(c.dir, name), nil, parser.SkipObjectResolution)
+			file, err := parser.ParseFile(h.files, filepath.Join(c.dir, name), nil, parser.SkipObjectResolution|parser.ParseComments)
 			if err != nil {
 				return nil, err
 			}
@@ -251,6 +252,30 @@ func (h *house) oneCaller() (int, string) {
 		}
 	}
 	return one * 100 / len(callers), fmt.Sprintf("%d of %d", one, len(callers))
+}
+
+// pronouns are words that often stand where a sentence should name its noun, as in "write what was held".
+var (
+	pronouns  = regexp.MustCompile(`(?i)\b(nobody|somebody|anybody|whoever|whose)\b|\bwhat \pL`)
+	sentences = regexp.MustCompile(`[.!?:]\s+`)
+)
+
+func (h *house) nounless() (n int, where string) {
+	byPackage := make(map[string]map[string]bool)
+	for _, p := range h.packages {
+		for _, file := range p.files {
+			for _, group := range file.Comments {
+				for _, sentence := range sentences.Split(group.Text(), -1) {
+					if pronouns.MatchString(sentence) {
+						n++
+						add(byPackage, p.name, sentence)
+					}
+				}
+			}
+		}
+	}
+	most, pkg := widest(byPackage)
+	return n, fmt.Sprintf("%d of them in %s", most, pkg)
 }
 
 // The walls inside the module do not become thinner.
