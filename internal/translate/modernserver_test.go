@@ -285,6 +285,7 @@ func TestUnsubscribedAtOnce(t *testing.T) {
 	h.expect(a, `{"jsonrpc":"2.0","id":3,"result":{}}`)
 	s.say(nil, acknowledged(string(one), `{"resourceSubscriptions":["r:/1"]}`))
 	h.expect(a, `{"jsonrpc":"2.0","id":1,"result":{}}`)
+	s.hears(listens(`{"resourceSubscriptions":["r:/1"]}`)) // the wanted changes were others meanwhile
 }
 
 // A server that ends a listen is asked again.
