@@ -417,8 +417,8 @@ func TestAgainAtOnceElsewhere(t *testing.T) {
 				}
 				return n
 			}
-			for i := range 4 {
-				key := fmt.Sprint("k", i)
+			for i, slow := 0, 0; i < 4; i++ {
+				key := fmt.Sprint("k", i, ".", slow)
 				args := `{"key":"` + key + `"}`
 				w := asksAt(at[0], "me", true).ask("1", "hold", args, "")
 				held := f.heldAt(workers)
@@ -426,6 +426,7 @@ func TestAgainAtOnceElsewhere(t *testing.T) {
 				live := asksAt(at[1], "me", true).ask("2", "hold", args, "")
 				second := f.heldAt(workers)
 				attached := len(log.about("came again"))
+				cutAt := time.Now()
 				w.cut([]cut{fin, rst}[i%2])
 				again := asksAt(at[1], "me", true).ask("3", "hold", args, "")
 				found := func() bool { return len(log.about("came again")) > attached || f.runs(key) > 2 }
@@ -434,6 +435,7 @@ func TestAgainAtOnceElsewhere(t *testing.T) {
 					again = asksAt(at[0], "me", true).ask("4", "hold", args, "")
 				}
 				mcptest.Eventually(t, "the request to be found, or to run", time.Minute, found)
+				isSlow := time.Since(cutAt) > 900*time.Millisecond // a node that does not answer within a second is taken to be lost
 				time.Sleep(10 * time.Millisecond)
 				held.Result(result("first"))
 				second.Result(result("second"))
@@ -458,7 +460,9 @@ func TestAgainAtOnceElsewhere(t *testing.T) {
 				two, _ := heard(live.all())
 				close(over)
 				answering.Wait()
-				if !strings.Contains(one, "first") || !strings.Contains(two, "second") || f.runs(key) != 2 {
+				if f.runs(key) == 3 && isSlow && slow < 10 {
+					i, slow = i-1, slow+1
+				} else if !strings.Contains(one, "first") || !strings.Contains(two, "second") || f.runs(key) != 2 {
 					t.Fatalf("%s: %s and %s, %d runs", key, one, two, f.runs(key))
 				}
 				mcptest.Eventually(t, "the nodes to forget the calls", time.Minute, func() bool { return flights() == 0 })

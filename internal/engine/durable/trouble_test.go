@@ -98,31 +98,34 @@ func TestCloseEndsWaiting(t *testing.T) {
 // A fenced append is one operation, and those after it are none.
 func TestFencedCost(t *testing.T) {
 	t.Parallel()
-	e := logtest.New(logtest.Options{})
-	n, other := open(t, e, durable.Options{}), open(t, e, durable.Options{})
-	defer n.shut()
-	defer other.shut()
-	l := n.create("a")
-	n.want("Append", n.put(l, entry(1, 1)), nil)
-	other.take()
-	ops := func() (sum int) {
-		for _, op := range []string{"Append", "Put", "Get", "Frames", "Remove", "List", "Trim"} {
-			sum += e.Count(op)
+	synctest.Test(t, func(t *testing.T) {
+		e := logtest.New(logtest.Options{})
+		n, other := open(t, e, durable.Options{}), open(t, e, durable.Options{})
+		defer n.shut()
+		defer other.shut()
+		l := n.create("a")
+		n.want("Append", n.put(l, entry(1, 1)), nil)
+		other.take()
+		ops := func() (sum int) {
+			for _, op := range []string{"Append", "Put", "Get", "Frames", "Remove", "List", "Trim"} {
+				sum += e.Count(op)
+			}
+			return sum
 		}
-		return sum
-	}
-	before := ops()
-	n.want("Append", n.put(l, entry(1, 2)), stream.ErrFenced)
-	if got := ops() - before; got != 1 {
-		t.Errorf("a fenced append is %d operations", got)
-	}
-	for range 100 {
+		synctest.Wait() // until the other store has written all that it writes after a take-over
+		before := ops()
 		n.want("Append", n.put(l, entry(1, 2)), stream.ErrFenced)
-	}
-	if got := ops() - before; got != 1 {
-		t.Errorf("those after it are %d", got-1)
-	}
-	n.says(l, 1, 1, 1)
+		if got := ops() - before; got != 1 {
+			t.Errorf("a fenced append is %d operations", got)
+		}
+		for range 100 {
+			n.want("Append", n.put(l, entry(1, 2)), stream.ErrFenced)
+		}
+		if got := ops() - before; got != 1 {
+			t.Errorf("those after it are %d", got-1)
+		}
+		n.says(l, 1, 1, 1)
+	})
 }
 
 // What the engine refuses has no effect, and costs nothing else.
