@@ -16,7 +16,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// acceptTable is what clients send as Accept, and the Content-Types that they can be answered with.
+// acceptTable lists Accept headers of clients, and whether each allows an answer as JSON, and as events.
 var acceptTable = []struct {
 	accept       string // the line
 	json, events bool
@@ -49,7 +49,7 @@ var acceptTable = []struct {
 	{"Accept: application/json;q=0, text/event-stream;q=0", false, false},
 }
 
-// answersOf returns the responses of an answer, in whichever form it has, and how many other messages it has.
+// answersOf returns the responses in an answer of either form, and the number of its other messages.
 func answersOf(r reply) (answers [][]byte, others int) {
 	if !strings.HasPrefix(r.header.Get("Content-Type"), "text/event-stream") {
 		return [][]byte{r.body}, 0
@@ -66,8 +66,8 @@ func answersOf(r reply) (answers [][]byte, others int) {
 	return answers, others
 }
 
-// TestAccept is a client that takes one form of answers, or says nothing: whatever the call does and however answers
-// are made as a rule, it gets the response in a form that it takes.
+// TestAccept is a client that takes both forms of answers, one, or none. It gets the response in a form that it
+// takes, whatever the call does and whatever the server's usual form is; if it takes none, it gets a 406.
 func TestAccept(t *testing.T) {
 	t.Parallel()
 	for what, options := range map[string]server.Options{
@@ -133,7 +133,7 @@ func TestAccept(t *testing.T) {
 	}
 }
 
-// TestAcceptOpening begins sessions with one form, and in it sends notifications and batches.
+// TestAcceptOpening has clients that take one form of answers begin sessions, and send notifications and batches.
 func TestAcceptOpening(t *testing.T) {
 	t.Parallel()
 	for _, response := range []server.Response{server.ResponseAuto, server.ResponseJSON, server.ResponseSSE} {
@@ -158,7 +158,7 @@ func TestAcceptOpening(t *testing.T) {
 			if as == "application/json" && (r.body[0] != '[' || bytes.Contains(r.body, []byte("progress"))) || !bytes.Contains(r.body, []byte("done")) || !bytes.Contains(r.body, []byte("two")) {
 				t.Errorf("%v, %q: a batch: %s", response, accept, r.body)
 			}
-			// An error of a request that is refused is JSON in any case.
+			// The error for a refused request is always JSON.
 			if r := p.craft(crafted{head: head, body: "{"}).all(); r.status != 400 || r.header.Get("Content-Type") != "application/json" {
 				t.Errorf("%v, %q: %d %s", response, accept, r.status, r.body)
 			}
@@ -166,7 +166,7 @@ func TestAcceptOpening(t *testing.T) {
 	}
 }
 
-// TestAcceptKeyed makes a call again under its key, in another form each time. It runs once.
+// TestAcceptKeyed makes a call again under its idempotency key, with another form of answer each time. The tool runs once.
 func TestAcceptKeyed(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
@@ -187,8 +187,8 @@ func TestAcceptKeyed(t *testing.T) {
 	}
 }
 
-// TestAcceptAsked has a server ask a client that takes JSON alone, and so can't be asked: the server is told, and the
-// call goes on.
+// TestAcceptAsked has a server send a request to a client that takes JSON alone, and so can't get it: the server gets
+// an error, and the call goes on.
 func TestAcceptAsked(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
@@ -206,7 +206,7 @@ func TestAcceptAsked(t *testing.T) {
 	}
 }
 
-// TestAcceptChatty is a call that says far more than is kept, to a client that takes only its response, and gets it.
+// TestAcceptChatty is a call that sends more progress than its stream keeps. A client that takes only JSON gets its response.
 func TestAcceptChatty(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{memory: memory.Options{StreamBytes: 64 << 10}})
@@ -219,7 +219,7 @@ func TestAcceptChatty(t *testing.T) {
 	mcptest.Eventually(t, "the call to end", time.Minute, func() bool { return n.sessions.Calls() == 0 })
 }
 
-// TestAcceptModern is the same in revision 2026-07-28.
+// TestAcceptModern is TestAccept in revision 2026-07-28. A listen by a client that takes JSON alone is refused, too.
 func TestAcceptModern(t *testing.T) {
 	t.Parallel()
 	for _, response := range []server.Response{server.ResponseAuto, server.ResponseSSE} {
@@ -250,7 +250,7 @@ func TestAcceptModern(t *testing.T) {
 	}
 }
 
-// TestCoding is a body that is compressed: it is refused with what to do. One that says that it is not is taken.
+// TestCoding is a compressed body: it is refused, with advice. A body with a Content-Encoding that names no compression is taken.
 func TestCoding(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
@@ -260,7 +260,7 @@ func TestCoding(t *testing.T) {
 	ping := `{"jsonrpc":"2.0","id":"p","method":"ping"}`
 	for _, coding := range []string{"gzip", "x-gzip", "br", "zstd", "deflate", "GZIP", "identity, gzip", "gzip\r\nContent-Encoding: identity", "aws-chunked"} {
 		for _, target := range []string{"/mcp", c.endpoint} {
-			// It is no JSON, so that nothing but the header can be the reason.
+			// The body is not JSON: without the header, the error would be another.
 			r := p.craft(crafted{target: target, head: map[string]string{"Content-Encoding": "Content-Encoding: " + coding}, body: "\x1f\x8b\x08"}).all()
 			refused(t, coding, r, 415, codeInvalid, "without Content-Encoding")
 			if got := r.header.Values("Accept-Encoding"); !slices.Equal(got, []string{"identity"}) {
@@ -277,8 +277,8 @@ func TestCoding(t *testing.T) {
 	p.works("bodies that are compressed")
 }
 
-// TestAcceptElsewhere is a client that takes one form at nodes where its session is not, and whose session's node is
-// lost in a call.
+// TestAcceptElsewhere is a client that takes one form of answers from a node that does not own its session. It gets
+// that form, also when the owner is lost during a call.
 func TestAcceptElsewhere(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 3, config{})

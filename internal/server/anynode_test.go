@@ -15,14 +15,14 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// anyNode are attaching for farms.
+// anyNode returns attaching for the nodes of a farm, which have a role.
 func anyNode(role server.Role) config {
 	c := attaching
 	c.server.Role, c.server.Principal = role, nil
 	return c
 }
 
-// asksAt is a client with a name, of one of the eras, at a node.
+// asksAt returns a client at a node, with a name, and of one of the eras.
 func asksAt(n *farmNode, who string, modern bool) asker {
 	p := &peer{n: n.node, header: http.Header{"Authorization": {"Bearer " + who}}}
 	if !modern {
@@ -31,15 +31,15 @@ func asksAt(n *farmNode, who string, modern bool) asker {
 	return asker{p, modern}
 }
 
-// sentence is a call that is made at one node, cut, and made again at another.
+// sentence describes a call that is made at one node, cut, and made again at another.
 type sentence struct {
-	meta   string // of both
-	modern bool   // the first is; the second, too, unless legacy
+	meta   string // _meta of both requests
+	modern bool   // the first request is modern; the second, too, unless legacy
 	legacy bool
 }
 
-// A call whose connection has broken is found on any node: as a modern client's model asks again, and by the host's own id of the call in
-// another session, and in the other era. The tool runs once, whether it has ended meanwhile or not.
+// A call with a broken connection is found from any node: for a modern client with a model that makes it again, and by the host's own
+// id of the call in another session or in the other era. The tool runs once, whether the call has ended meanwhile or not.
 func TestAgainAnyNode(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 3, anyNode(server.RoleBoth))
@@ -92,7 +92,7 @@ func TestAgainAnyNode(t *testing.T) {
 					t.Errorf("%s: progress of %s", key, token)
 				}
 			}
-			// Another principal, and one who asks once more, get a run of their own.
+			// A request of another principal, and a third request of the same one, get a run of their own.
 			for k, who := range []asker{you, again} {
 				w := who.ask("3", "hold", args, meta("x"))
 				other.release(1)[0].Result(result("own"))
@@ -104,7 +104,7 @@ func TestAgainAnyNode(t *testing.T) {
 	}
 }
 
-// Two clients that are connected to two nodes are two.
+// Equal calls of two clients that are connected to two nodes are two calls.
 func TestAgainAnyNodeTwo(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 2, anyNode(server.RoleBoth))
@@ -126,7 +126,7 @@ func TestAgainAnyNodeTwo(t *testing.T) {
 	}
 }
 
-// Of two requests that come at once to two nodes one is the call that was cut.
+// If a cut call comes again at two nodes at once, one of the requests is attached to it, and the other one runs.
 func TestAgainAnyNodeAtOnce(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 3, anyNode(server.RoleBoth))
@@ -148,7 +148,8 @@ func TestAgainAnyNodeAtOnce(t *testing.T) {
 	}
 }
 
-// A request that came again at another node is cut there, too, and comes again at a third; and it is cancelled, as is the call.
+// A request that came again at another node is cut there, too, and comes again at the next, five times. The tool runs once, and
+// at the end no call is left on any node.
 func TestAgainAnyNodeAgain(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 3, anyNode(server.RoleBoth))
@@ -161,7 +162,7 @@ func TestAgainAnyNodeAgain(t *testing.T) {
 		mcptest.Eventually(t, "the other node to know", time.Minute, func() bool { return f.nodes[i%3].sessions.Flights().Counts().Told > told })
 		w = asksAt(f.nodes[i%3], "me", true).ask(fmt.Sprint(i+1), "hold", `{"key":"k"}`, token)
 		progress(held, i, 1)
-		w.message() // it is attached
+		w.message() // the request is attached
 	}
 	held.Result(result("done"))
 	if response, _ := heard(w.all()); !strings.Contains(response, "done") || f.runs("k") != 1 {
@@ -170,7 +171,7 @@ func TestAgainAnyNodeAgain(t *testing.T) {
 	mcptest.Eventually(t, "all calls to end", time.Minute, func() bool { return f.calls() == 0 })
 }
 
-// calls counts those in flight, on all nodes.
+// calls counts the calls in flight on all nodes.
 func (f *farm) calls() (n int) {
 	for _, node := range f.nodes {
 		n += node.sessions.Calls()
@@ -178,7 +179,7 @@ func (f *farm) calls() (n int) {
 	return n
 }
 
-// A call is cancelled by the client that has made it again at another node.
+// A client that has made a call again at another node cancels it: both calls end, and the server gets the cancellation.
 func TestAgainAnyNodeCancelled(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 2, anyNode(server.RoleBoth))
@@ -202,7 +203,7 @@ func TestAgainAnyNodeCancelled(t *testing.T) {
 	})
 }
 
-// Doors have no calls: the node that gets the request finds the call, whichever door and node they are.
+// Doors have no calls: whichever door the second request comes to, the worker that gets it from there finds the call.
 func TestAgainAnyNodeDoors(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 3, anyNode(server.RoleWorker))
@@ -232,8 +233,8 @@ func TestAgainAnyNodeDoors(t *testing.T) {
 	}
 }
 
-// A node at which a request came again is lost: the call is found by the next. And the node of the call is lost: its client is told that
-// nobody knows, once.
+// If a node at which a call came again is lost, the next node finds the call. If the call's own node is lost, the client gets "outcome
+// unknown", once.
 func TestAgainAnyNodeLost(t *testing.T) {
 	testlong.Only(t, "a node takes a while to be lost")
 	t.Parallel()
@@ -247,7 +248,7 @@ func TestAgainAnyNodeLost(t *testing.T) {
 	})
 	w = asksAt(f.nodes[1], "me", true).ask("2", "hold", `{"key":"k"}`, token)
 	progress(held, 1, 1)
-	w.message() // it is attached
+	w.message() // the request is attached
 	f.nodes[1].kill()
 	mcptest.Eventually(t, "the loss to be known", time.Minute, func() bool { return f.nodes[2].sessions.Flights().Counts().Told == 2 })
 	w = asksAt(f.nodes[2], "me", true).ask("3", "hold", `{"key":"k"}`, token)
@@ -258,8 +259,8 @@ func TestAgainAnyNodeLost(t *testing.T) {
 	}
 }
 
-// The node of a stranded call is lost before its client asks again: that one is told that nobody knows, at the first node that it asks, and has
-// a run of its own then. A call that was read before the loss is not lost.
+// If the node of a stranded call is lost before its client makes it again, the client gets "outcome unknown" from the first node that it asks,
+// and a new run for the next request. A call that was answered before the loss is not reported as unknown.
 func TestAgainAnyNodeGone(t *testing.T) {
 	testlong.Only(t, "a node takes a while to be lost")
 	t.Parallel()
@@ -303,12 +304,12 @@ func TestAgainAnyNodeGone(t *testing.T) {
 	}
 }
 
-// Cuts at any time, of calls that end at any time, which come again at any node: each runs once, and the last request has its result.
+// Calls that end at any time are cut at any time, and come again at any node. Each runs once, and its last request gets the result.
 func TestManyAgainAnyNode(t *testing.T) {
 	testlong.Only(t, "320 cuts for each kind of call")
 	t.Parallel()
 	const manyAtOnce = 32
-	var late atomic.Int64 // cuts so late, on a busy machine, that the answer counted as read: one may have come a second before
+	var late atomic.Int64 // calls cut so late, on a busy machine, that their answer may have come a second before the cut, and counted as read
 	f := newFarm(t, 3, anyNode(server.RoleBoth))
 	for kind := range 3 {
 		var work sync.WaitGroup
@@ -332,10 +333,10 @@ func TestManyAgainAnyNode(t *testing.T) {
 					w := all[i/7%3].ask(id(0), "steps", args, meta(0))
 					mcptest.Eventually(t, "the call to run", time.Minute, func() bool { return f.runs(key) == 1 })
 					if read := w.atMost(i%7*40, []cut{fin, rst}[i%2]); read.whole {
-						continue // it was answered
+						continue // the call was answered
 					}
 					isLate := time.Since(asked) > time.Second/2
-					// A model takes longer than the network, and the nodes, take to tell of the cut: nothing says when they have.
+					// A model takes longer than the news of the cut takes to reach all nodes. No event marks that they have it.
 					time.Sleep(time.Second)
 					r := all[i/3%3].ask(id(1), "steps", args, meta(1)).all()
 					if response, _ := heard(r); r.status != http.StatusOK || strings.Count(response, `"done"`) != 1 || !strings.Contains(response, `"id":`+id(1)) {
@@ -358,8 +359,8 @@ func TestManyAgainAnyNode(t *testing.T) {
 	}
 }
 
-// A client whose connection broke with the node of its session, and that makes its call again, is told what became of that first: nobody
-// knows, or, if the tool may run twice, the result of the second run.
+// A client makes its call again, after its connection broke when the node of its session was lost. It gets "outcome unknown", or the
+// result of a second run, if the tool may run twice.
 func TestAgainNodeLost(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 2, anyNode(server.RoleBoth))
@@ -388,12 +389,12 @@ func TestAgainNodeLost(t *testing.T) {
 	if f.runs("asked") != 1 || f.runs("named") != 1 || f.runs("safe") != 2 {
 		t.Errorf("runs: %d, %d, %d", f.runs("asked"), f.runs("named"), f.runs("safe"))
 	}
-	here.ask("21", "hold", `{"key":"asked"}`, `"progressToken":21`) // who was told may want a second run
+	here.ask("21", "hold", `{"key":"asked"}`, `"progressToken":21`) // after "outcome unknown" the client may want a second run
 	mcptest.Eventually(t, "it to run again", time.Minute, func() bool { return f.runs("asked") == 2 })
 }
 
-// A client of 2026-07-28 whose call is cut makes it again at once, at another node, which no notice of the cut has reached. One that is connected
-// makes a second call.
+// A client of 2026-07-28 makes a cut call again at once, at another node, which has no notice of the cut yet: the request is attached. An equal
+// request that came while the first client was connected is a second call.
 func TestAgainAtOnceElsewhere(t *testing.T) {
 	t.Parallel()
 	for _, door := range []bool{false, true} {
@@ -430,7 +431,7 @@ func TestAgainAtOnceElsewhere(t *testing.T) {
 				w.cut([]cut{fin, rst}[i%2])
 				again := asksAt(at[1], "me", true).ask("3", "hold", args, "")
 				found := func() bool { return len(log.about("came again")) > attached || f.runs(key) > 2 }
-				if i > 1 && !door { // it is cut, too; a door tells the worker so a moment later than it sends the next request
+				if i > 1 && !door { // the second request is cut, too; a door tells the worker of a cut a moment later than it sends the next request
 					again.cut(fin)
 					again = asksAt(at[0], "me", true).ask("4", "hold", args, "")
 				}
@@ -441,7 +442,7 @@ func TestAgainAtOnceElsewhere(t *testing.T) {
 				second.Result(result("second"))
 				over := make(chan struct{})
 				var answering sync.WaitGroup
-				answering.Go(func() { // a third one, so that the test fails and does not wait
+				answering.Go(func() { // answers a third run, so that the test fails and does not wait
 					for tick := time.NewTicker(10 * time.Millisecond); ; {
 						select {
 						case <-tick.C:
@@ -471,8 +472,8 @@ func TestAgainAtOnceElsewhere(t *testing.T) {
 	}
 }
 
-// A node is lost with calls of 2026-07-28 in flight. A client that was connected to it, and makes its call again at once at another node, is told that
-// nobody knows, and has a run of its own then. A call that was answered is not lost, and one that may run twice runs.
+// A node is lost with calls of 2026-07-28 in flight. A client that makes such a call again at once at another node gets "outcome unknown", and a new
+// run for the next request. A call that was answered, or that may run twice, runs at once.
 func TestAgainModernNodeLost(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 2, anyNode(server.RoleBoth))
@@ -488,7 +489,7 @@ func TestAgainModernNodeLost(t *testing.T) {
 	for i := 1; i < 4; i++ {
 		ask(0, i)
 	}
-	mcptest.Eventually(t, "the other node to know of the calls", time.Minute, func() bool { return f.nodes[1].sessions.Flights().Counts().Far == 6 }) // two of them by two keys
+	mcptest.Eventually(t, "the other node to know of the calls", time.Minute, func() bool { return f.nodes[1].sessions.Flights().Counts().Far == 6 }) // named calls have two keys
 	held.Result(result("done"))
 	if response, _ := heard(read.all()); !strings.Contains(response, "done") {
 		t.Fatal(response)

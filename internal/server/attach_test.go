@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A client that makes a request again as it was, because the connection has broken, gets the result of the first one, and it runs
-// once. Another request under the id, and one whose client is connected, are refused.
+// A client that repeats a request unchanged, because its connection has broken, gets the result of the first request, and the
+// tool runs once. A repeated id is refused if the request differs, or while the first request's client is connected.
 func TestAttached(t *testing.T) {
 	t.Parallel()
 	for _, tool := range []string{"hold", "safe_hold"} {
@@ -22,7 +22,7 @@ func TestAttached(t *testing.T) {
 				refused(t, "while its client is connected", p.post(body), 400, codeInvalid, "use an id once")
 				w.atMost(0, how)
 				again := p.open("POST", "/mcp", body)
-				if status := again.head().StatusCode; status != http.StatusOK { // and it is attached
+				if status := again.head().StatusCode; status != http.StatusOK { // the request is attached
 					t.Fatal(status)
 				}
 				refused(t, "with other arguments", p.post(callAs(`"c"`, tool, `{"key":"l"}`)), 400, codeInvalid, "use an id once")
@@ -41,7 +41,7 @@ func TestAttached(t *testing.T) {
 	}
 }
 
-// So it is on another node than that of the session, and after a connection that was cut on the way.
+// TestAttached at a node that does not own the session, where the cut connection ended.
 func TestAttachedElsewhere(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 2, config{})

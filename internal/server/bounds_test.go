@@ -10,8 +10,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What is kept of a request for as long as it is in flight, or of a client for as
-// long as its session lives, is bounded, and who sends more is told so.
+// The texts that are kept of a request while it is in flight, or of a client while its session
+// lives, are bounded. A client that sends longer ones gets an error that says so.
 func TestWordsAreBounded(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
@@ -49,7 +49,7 @@ func TestWordsAreBounded(t *testing.T) {
 	if got := n.sessions.Calls(); got != 0 {
 		t.Errorf("%d calls are counted as in flight", got)
 	}
-	// The pair of 2024-11-05 goes by the same bound, in the session that is there.
+	// The pair of endpoints of 2024-11-05 has the same bound, in a session that is open already.
 	pair := stranger.open("GET", "/sse", "")
 	endpoint := "/" + string(pair.message().Data)
 	r := stranger.open("POST", endpoint, fmt.Sprintf(initialize, strings.Repeat("n", session.MaxInitialize))).all()

@@ -17,9 +17,9 @@ func asUser(r *http.Request) string { return r.Header.Get("User") }
 
 func user(name string) http.Header { return http.Header{"User": {name}} }
 
-// Bodies that are being read take up no more than the budget, and of one client no more
-// than its part; one that is over it is refused before it is sent, and when those that
-// do not come were cut off there is room again.
+// Bodies that are being read take up no more than the budget, and those of one client no more
+// than its share. A body that is over it is refused before it is sent. When the unfinished bodies
+// are cut off, there is room again.
 func TestBodiesWithinBudget(t *testing.T) {
 	t.Parallel()
 	flight := budget.NewFlight(16<<20, 1<<20, 0.75) // 4 MiB
@@ -34,7 +34,7 @@ func TestBodiesWithinBudget(t *testing.T) {
 		t.Helper()
 		w := announce(p, how)
 		if how != length {
-			// A body without a length is refused when it has come so far.
+			// A body without a length is refused when the bytes that have come are over the share.
 			fmt.Fprintf(w.c, "%x\r\n%s\r\n", len(large), large)
 		}
 		r := w.all()
@@ -64,7 +64,7 @@ func TestBodiesWithinBudget(t *testing.T) {
 	}
 }
 
-// A body that drips is cut off, and what it took of the budget is free again.
+// A body that drips is cut off, and its part of the budget is free again.
 func TestDrippingBody(t *testing.T) {
 	t.Parallel()
 	flight := budget.NewFlight(16<<20, 1<<20, 0.75) // 4 MiB
@@ -79,8 +79,8 @@ func TestDrippingBody(t *testing.T) {
 	mcptest.Eventually(t, "the budget to be free again", time.Minute, func() bool { return flight.Used() == 0 })
 }
 
-// Requests that run hold what they brought with them: of one client half of the budget
-// at the most, until they are answered.
+// A running request holds its size in the budget until it is answered, cancelled, or its session
+// ends. The requests of one client hold half of the budget at the most.
 func TestCallsWithinBudget(t *testing.T) {
 	t.Parallel()
 	flight := budget.NewFlight(16<<20, 1<<20, 0.75) // 4 MiB
@@ -128,15 +128,15 @@ func TestCallsWithinBudget(t *testing.T) {
 	mcptest.Eventually(t, "the budget to be free of a session that has ended", time.Minute, func() bool { return flight.Used() == 0 })
 }
 
-// What one client reads slowly, in bodies of any size, and what it holds, shuts out
-// neither the ordinary requests of another nor its own: what is tiny is not counted, and
-// what is short has its client's share.
+// Slow bodies of one client, and the memory that its requests hold, shut out neither another
+// client's ordinary requests nor its own: a tiny body is not counted, and a short one counts for
+// its client's share.
 func TestSlowBodiesShutNobodyOut(t *testing.T) {
 	t.Parallel()
 	flight := budget.NewFlight(4<<20, 1<<20, 0.75) // 1 MiB
 	n := newNode(t, config{server: server.Options{Shared: session.Shared{Flight: flight}, Principal: asUser}})
 	slow, other := n.connect("2025-11-25", user("slow")), n.connect("2025-11-25", user("other"))
-	for range 20 { // of which four fit into its share
+	for range 20 { // of which four fit into the client's share
 		slow.open("POST", "/mcp", "", fmt.Sprintf("Content-Length: %d", 60<<10))
 	}
 	mcptest.Eventually(t, "some bodies to be waited for", time.Minute, func() bool { return flight.Used() >= 240<<10 })
@@ -146,7 +146,7 @@ func TestSlowBodiesShutNobodyOut(t *testing.T) {
 	if used := flight.Used(); used > 256<<10 {
 		t.Errorf("one client reads %d bytes", used)
 	}
-	flight.Add(1 << 20) // as requests that run hold, or messages that wait for an engine
+	flight.Add(1 << 20) // as running requests, or messages that wait for an engine, do
 	defer flight.Add(-1 << 20)
 	for _, p := range []*peer{slow, other} {
 		if r := p.post(`{"jsonrpc":"2.0","id":2,"method":"ping"}`); r.status != 200 {

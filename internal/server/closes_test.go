@@ -15,17 +15,17 @@ import (
 	"holdfast/internal/session"
 )
 
-// closes is how often.
+// closes is the number of calls of each kind.
 var closes = flag.Int("closes", 20, "how many calls TestClosesUponResponse makes of each kind")
 
-// TestClosesUponResponse has clients that close the connection as soon as they have read the whole response: they have
-// not lost it, whatever is left of the HTTP response. It does not count as cut, and is not told again.
+// TestClosesUponResponse has clients that close the connection as soon as they have read the whole JSON-RPC response,
+// whatever is left of the HTTP response. The connection does not count as cut, and the response is not sent again.
 func TestClosesUponResponse(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{10, 3_000, 7_900, 60_000, 200_000} {
 		for _, at := range []string{"node", "door", "node, JSON", "door, JSON", "node, 2026-07-28", "door, 2026-07-28"} {
 			if strings.HasSuffix(at, "28") && size != 10 {
-				continue // its calls have progress, and a short result
+				continue // calls of 2026-07-28 have progress, and a short result
 			}
 			t.Run(fmt.Sprint(at, " ", size), func(t *testing.T) {
 				t.Parallel()
@@ -82,7 +82,7 @@ func TestClosesUponResponse(t *testing.T) {
 					w.c.Close()
 				}
 				mcptest.Eventually(t, "all to have left", time.Minute, func() bool {
-					left := 0.0 // at the door, which has no stream of JSON
+					left := 0.0 // disconnects at the door, which counts none of JSON answers
 					for _, n := range only(figures(t, passed), "disconnects_total") {
 						left += n
 					}

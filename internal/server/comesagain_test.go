@@ -16,18 +16,18 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// attaching are the options with which calls that come again are attached, as by default.
+// attaching are options with which a call that comes again is attached, as by default.
 var attaching = config{
 	session: session.Options{AttachWithin: 2 * time.Minute, CallIDs: []string{"acme/callId"}},
 	server:  server.Options{CutGrace: 30 * time.Second, Principal: func(r *http.Request) string { return r.Header.Get("Who") }},
 }
 
-// callMeta is a call of a tool with members of _meta.
+// callMeta returns a call of a tool with members of _meta.
 func callMeta(id, tool, arguments, meta string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{%s}}}`, id, tool, arguments, meta)
 }
 
-// an asker makes calls in one of the eras.
+// An asker makes calls in one of the eras.
 type asker struct {
 	p      *peer
 	modern bool
@@ -67,7 +67,7 @@ func inBothEras(t *testing.T, do func(t *testing.T, n *node, a asker)) {
 	}
 }
 
-// heard returns what an answer says, without progress, and the tokens of the progress.
+// heard returns the responses in an answer, and the progress tokens of its notifications.
 func heard(r reply) (response string, tokens []string) {
 	all := r.events()
 	if len(all) == 0 {
@@ -83,8 +83,8 @@ func heard(r reply) (response string, tokens []string) {
 	return response, tokens
 }
 
-// A model that asks again, because the connection of its call has broken, gets the result of that call, under the new id and progress
-// token, and the tool runs once: whether it was cut before the head or later, and whether it has ended meanwhile.
+// A model that makes a call again, because its connection has broken, gets the result of the first call under the new id and progress
+// token, and the tool runs once: whether the answer was cut before its head or later, and whether the call has ended meanwhile.
 func TestAskedAgain(t *testing.T) {
 	t.Parallel()
 	inBothEras(t, func(t *testing.T, n *node, a asker) {
@@ -125,7 +125,7 @@ func TestAskedAgain(t *testing.T) {
 				if runs := n.runs(key); runs != 1 {
 					t.Errorf("%s: it ran %d times", key, runs)
 				}
-				// It was answered: another request is another call.
+				// The call was answered: a further request is another call.
 				w = a.ask(fmt.Sprint(id+2), "hold", `{"key":"`+key+`","x":{"a":1,"b":[2]}}`, `"progressToken":"next"`)
 				n.release(1)[0].Result(result("next"))
 				if response, _ := heard(w.all()); !strings.Contains(response, "next") || n.runs(key) != 2 {
@@ -144,7 +144,8 @@ func (w *wire) cut(how cut) {
 	w.c.Close()
 }
 
-// What is not the same, and what its client is connected to, is a call of its own.
+// A request is a call of its own, although an equal one is in flight: if the other client is connected, if it
+// is of another conversation of the host, or if its tool may run twice.
 func TestNotAskedAgain(t *testing.T) {
 	t.Parallel()
 	inBothEras(t, func(t *testing.T, n *node, a asker) {
@@ -184,8 +185,8 @@ func TestNotAskedAgain(t *testing.T) {
 	})
 }
 
-// A call that its host makes again, with its own id, is found in every session of the principal, also if the answer of the first is not
-// known to be lost; one of another principal, or kind of client, is not.
+// A host that makes a call again with its own id of it finds it in every session of the principal, also if the first answer is not
+// known to be lost. Another principal does not find it.
 func TestHostsOwnID(t *testing.T) {
 	t.Parallel()
 	inBothEras(t, func(t *testing.T, n *node, a asker) {
@@ -204,13 +205,13 @@ func TestHostsOwnID(t *testing.T) {
 			held := n.release(1)
 			you := as("you").ask("1", "hold", args, meta)
 			held = append(held, n.release(1)...)
-			connected := me.ask("2", "hold", args, meta+`,"progressToken":2`) // the host may know more than its connection
+			connected := me.ask("2", "hold", args, meta+`,"progressToken":2`) // the host may know of a cut that the server has not noticed
 			progress(held[0], 1, 1)
-			connected.message() // it is attached: else it would end with its connection
+			connected.message() // the request is attached: else its call would end with its connection
 			readers := n.sessions.Readers()
 			w.cut(rst)
 			connected.cut(rst)
-			if !a.modern { // a request in another session does not wait for what the network says
+			if !a.modern { // a request in another session does not wait until the network has reported the cuts
 				mcptest.Eventually(t, "both cuts to be known", time.Minute, func() bool { return n.sessions.Readers() <= readers-2 })
 			}
 			elsewhere := as("me").ask("1", "hold", args, meta+`,"progressToken":3`)
@@ -227,7 +228,8 @@ func TestHostsOwnID(t *testing.T) {
 	})
 }
 
-// A call that came again as it was, after it had ended, is found (Bun's fetch); also where models are not believed that they ask again.
+// A call that comes again unchanged after it has ended is found (Bun's fetch does so), also with AttachWithin 0, where a model's second
+// call is a call of its own.
 func TestAttachedEnded(t *testing.T) {
 	t.Parallel()
 	c := attaching
@@ -251,7 +253,7 @@ func TestAttachedEnded(t *testing.T) {
 	}
 }
 
-// A modern call goes on for the grace when it is cut, and is cancelled then, if it does not come again. A cancellation by a message is one.
+// A modern call that is cut goes on for CutGrace, and is cancelled then, unless it comes again.
 func TestCutGrace(t *testing.T) {
 	t.Parallel()
 	inBubble(t, attaching, func(t *testing.T, b *bubble) {
@@ -272,7 +274,7 @@ func TestCutGrace(t *testing.T) {
 		if got := b.tools.count(&b.tools.cancelled, "k"); got != 1 || b.sessions.Calls() != 0 {
 			t.Errorf("after the grace: cancelled %d times, %d calls", got, b.sessions.Calls())
 		}
-		cut("a") // and is asked for again: it goes on for as long as that client waits
+		cut("a") // and made again: the call goes on for as long as that client waits
 		leave, answer := b.begin(wish{id: "2", params: tool("hold", "a")})
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
@@ -284,7 +286,7 @@ func TestCutGrace(t *testing.T) {
 			t.Errorf("%d %s", is.status, is.body)
 		}
 		leave()
-		cut("b") // and the client that asked again leaves, too
+		cut("b") // and the client of the second request leaves, too
 		leave, _ = b.begin(wish{id: "2", params: tool("hold", "b")})
 		synctest.Wait()
 		leave()
@@ -293,7 +295,7 @@ func TestCutGrace(t *testing.T) {
 		if got := b.tools.count(&b.tools.cancelled, "b"); got != 1 || b.sessions.Calls() != 0 {
 			t.Errorf("both have left: cancelled %d times, %d calls", got, b.sessions.Calls())
 		}
-		cut("c") // too late to be asked for again
+		cut("c") // and made again too late
 		b.tools.release("c")
 		time.Sleep(2*time.Minute + time.Second)
 		_, answer = b.begin(wish{id: "2", params: tool("hold", "c")})
@@ -305,7 +307,7 @@ func TestCutGrace(t *testing.T) {
 	})
 }
 
-// No stream begins before there is something to say, for as long as proxies wait.
+// A stream that has no message yet begins only after 45 s, the time that proxies wait.
 func TestLateStream(t *testing.T) {
 	t.Parallel()
 	inBubble(t, config{}, func(t *testing.T, b *bubble) {
@@ -323,7 +325,7 @@ func TestLateStream(t *testing.T) {
 	})
 }
 
-// A question of the server goes to the client that asked again.
+// A question of the server goes to the client that made the call again.
 func TestAttachedAsks(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, attaching)
@@ -364,7 +366,7 @@ func TestAttachedCancelled(t *testing.T) {
 	}
 }
 
-// A request that came again is resumed like any other: with an event id of its own stream.
+// A request that came again is resumed like any other, with an event id of its own stream.
 func TestAttachedResumed(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, attaching)
@@ -385,7 +387,7 @@ func TestAttachedResumed(t *testing.T) {
 	}
 }
 
-// Two equal calls whose connections break before either is known to be the other one made again do not wait for each other.
+// Equal calls do not wait for each other if their connections break before the server knows whether one is another one made again.
 func TestAttachedToEachOther(t *testing.T) {
 	t.Parallel()
 	inBothEras(t, func(t *testing.T, n *node, a asker) {
@@ -395,7 +397,7 @@ func TestAttachedToEachOther(t *testing.T) {
 			for j := range 4 {
 				all = append(all, a.ask(fmt.Sprint(10*i+j+1), "hold", args, meta))
 			}
-			time.Sleep(time.Duration(i) * time.Millisecond) // so that they are cut at any time
+			time.Sleep(time.Duration(i) * time.Millisecond) // so that the calls are cut at any time
 			for j := range all {
 				all[len(all)-1-j].cut(rst)
 			}
@@ -409,19 +411,19 @@ func TestAttachedToEachOther(t *testing.T) {
 	})
 }
 
-// Cuts at any time, of calls that end at any time: each runs once, and the last request has its result.
+// Calls that end at any time are cut at any time, and made again. Each runs once, and its last request gets the result.
 func TestManyAskedAgain(t *testing.T) {
 	testlong.Only(t, "1,000 cuts for each kind of call")
 	inBothEras(t, func(t *testing.T, n *node, a asker) {
 		metas := []func(i, try int) string{
-			func(i, _ int) string { return fmt.Sprintf(`"progressToken":"%d"`, i) }, // as it was
+			func(i, _ int) string { return fmt.Sprintf(`"progressToken":"%d"`, i) }, // unchanged
 			func(i, try int) string {
 				return fmt.Sprintf(`"progressToken":"%d.%d","claudecode/toolUseId":"toolu_%d"`, i, try, i)
-			}, // by the host
+			}, // the host made it again
 			func(i, try int) string {
 				return fmt.Sprintf(`"progressToken":"%d.%d","claudecode/toolUseId":"u%d.%d"`, i, try, i, try)
-			}, // by the model
-			func(int, int) string { return "" }, // and of a call that says nothing before its answer
+			}, // the model made it again
+			func(int, int) string { return "" }, // a call without progress
 		}
 		for kind, meta := range metas {
 			var work sync.WaitGroup
@@ -440,9 +442,9 @@ func TestManyAskedAgain(t *testing.T) {
 						mcptest.Eventually(t, "the call to run", time.Minute, func() bool { return n.runs(key) == 1 })
 						read := w.atMost(i%7*40, []cut{fin, rst}[i%2])
 						if read.whole {
-							continue // it was answered
+							continue // the call was answered
 						}
-						// A model takes longer than the network takes to tell of the cut.
+						// A model takes longer than the news of the cut; a call of another tool takes that time.
 						if r := a.ask(id(2), "echo", `{"text":"x"}`, `"progressToken":"x"`).all(); r.status != http.StatusOK {
 							t.Errorf("%s: %d %s", key, r.status, r.body)
 						}

@@ -16,8 +16,8 @@ import (
 	"holdfast/internal/session"
 )
 
-// WebSockets and streams count for their client while they are open, beside their connections: over its share it is refused, and
-// others go on being served. Clients behind a proxy that is trusted are told apart, and its connections have no share.
+// An open WebSocket or stream counts for its client, beside its connection. A client over its share is refused, and others are
+// still served. Clients behind a trusted proxy are told apart, and the proxy's connections have no share.
 func TestOpenStreamsWithinMemory(t *testing.T) {
 	t.Parallel()
 	for _, behind := range []bool{false, true} {
@@ -50,7 +50,7 @@ func TestOpenStreamsWithinMemory(t *testing.T) {
 				for len(wires) < 48 {
 					w := open(n, sessions[len(wires)], hostile)
 					status := w.head().StatusCode
-					if status == http.StatusTooManyRequests || !behind && status == http.StatusServiceUnavailable { // of the connection
+					if status == http.StatusTooManyRequests || !behind && status == http.StatusServiceUnavailable { // the connection was refused
 						r := w.all()
 						if r.header.Get("Retry-After") == "" || !strings.Contains(string(r.body), "--memory") {
 							t.Errorf("%v %s", r.header, r.body)
@@ -83,7 +83,7 @@ func TestOpenStreamsWithinMemory(t *testing.T) {
 	}
 }
 
-// Each of the requests that a connection of HTTP/2 carries counts for its client.
+// Each stream on an HTTP/2 connection counts for its client.
 func TestStreamsOfOneConnectionWithinMemory(t *testing.T) {
 	t.Parallel()
 	held := budget.NewConnections(640<<10, 0.75)
@@ -116,27 +116,27 @@ func TestStreamsOfOneConnectionWithinMemory(t *testing.T) {
 	}
 }
 
-// Pieces of a WebSocket's message count from 8 KiB on, as they come, for the client that sends them.
+// A WebSocket message of more than 8 KiB counts for the client that sends it, piece by piece as it comes.
 func TestPiecesWithinBudget(t *testing.T) {
 	t.Parallel()
 	flight := budget.NewFlight(16<<20, 1<<20, 0.75) // 4 MiB, of which one client reads 1 MiB
 	n := newNode(t, config{server: server.Options{Shared: session.Shared{Flight: flight}, Principal: asUser, BodyTimeout: 5 * time.Minute}})
-	// begin opens a socket, and begins a message of 4 MB.
+	// begin opens a WebSocket, and begins a message of 4 MB.
 	begin := func(name string) *wire {
 		w := n.connect("2025-11-25", user(name)).open("GET", "/mcp", "", handshake...)
 		if res := w.head(); res.StatusCode != http.StatusSwitchingProtocols {
 			t.Fatalf("status %d", res.StatusCode)
 		}
 		head := binary.BigEndian.AppendUint64([]byte{0x81, 0x80 | 127}, 4_000_000)
-		if _, err := w.c.Write(append(head, 0, 0, 0, 0)); err != nil { // masked with nothing
+		if _, err := w.c.Write(append(head, 0, 0, 0, 0)); err != nil { // a mask of zeros
 			t.Fatal(err)
 		}
 		return w
 	}
 	send := func(w *wire, size int) {
-		_, _ = w.c.Write([]byte(strings.Repeat(" ", size))) // which fails when the message is refused meanwhile
+		_, _ = w.c.Write([]byte(strings.Repeat(" ", size))) // an error means that the message is refused meanwhile
 	}
-	// A message is read in pieces that double: half of what was sent may not have been counted yet, and it may count for twice as much.
+	// A message is read into buffers that double: half of the bytes sent may not be counted yet, or they may count twice.
 	const sent, half = 500 << 10, 250 << 10
 	small := begin("small")
 	send(small, 8<<10)

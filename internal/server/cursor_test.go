@@ -10,8 +10,8 @@ import (
 	"holdfast/internal/server"
 )
 
-// TestBadEventID is a Last-Event-ID that leads nowhere. The answer says so,
-// carries nothing, and whoever reads the stream reads on.
+// TestBadEventID is a Last-Event-ID of no stream. The answer is an error without any message, and
+// the readers of the session's streams read on.
 func TestBadEventID(t *testing.T) {
 	t.Parallel()
 	const secret = "not-for-others"
@@ -87,16 +87,16 @@ func TestBadEventID(t *testing.T) {
 			r = p.open("GET", link.link, "", "Last-Event-ID: "+bad).all()
 			want := tc.status
 			if what == "ahead on the standalone" {
-				want = 400 // not this URL's stream
+				want = 400 // an id of another stream than the URL's
 			}
 			if r.status != want || strings.Contains(string(r.body), secret) {
 				t.Errorf("an id %s at the stream URL: %d %s", what, r.status, r.body)
 			}
 		}
 	}
-	// A stream URL, and an id of the session's other stream.
+	// A stream URL, with an id of the session's standalone stream.
 	refused(t, "a standalone id at a call's URL", p.open("GET", link.link, "", "Last-Event-ID: "+listened).all(), 400, codeParams, "resume with")
-	// The URL itself: who guesses learns nothing.
+	// A guessed stream URL gets the same error as any unknown session.
 	for what, url := range map[string]string{
 		"garbled":        "/mcp?stream=x",
 		"cut":            link.link[:strings.Index(link.link, "~")-12],
@@ -121,8 +121,8 @@ func TestBadEventID(t *testing.T) {
 	}
 }
 
-// TestBadEventIDKeepsTheBroken is a call whose connection broke before any id: a
-// bad cursor of the same client must not make it forgotten.
+// TestBadEventIDKeepsTheBroken is a call that lost its connection before the first event id: its
+// client still gets the response after it has sent a bad id.
 func TestBadEventIDKeepsTheBroken(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{Retry: 20 * time.Millisecond}})
@@ -142,7 +142,7 @@ func TestBadEventIDKeepsTheBroken(t *testing.T) {
 	}
 }
 
-// TestExpiredEventID is an id of a call that ended too long ago.
+// TestExpiredEventID is an event id of a call that ended too long ago: the answer is 410 and "outcome unknown".
 func TestExpiredEventID(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{memory: memory.Options{Keep: 20 * time.Millisecond}})
@@ -158,8 +158,8 @@ func TestExpiredEventID(t *testing.T) {
 	p.works("an expired id")
 }
 
-// TestBadID is a request whose id is in flight, in every form that it can come
-// in. It is refused with all that came with it, and the first call goes on.
+// TestBadID is a request with an id that is in flight, alone or in a batch. The whole body is
+// refused, and the first call goes on.
 func TestBadID(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
@@ -181,14 +181,14 @@ func TestBadID(t *testing.T) {
 	if n.runs("bad") > 0 {
 		t.Error("a call ran that was refused")
 	}
-	if r := p.post(fresh); r.status != 200 || n.runs("bad") != 1 { // the refused one's id is free
+	if r := p.post(fresh); r.status != 200 || n.runs("bad") != 1 { // the ids of a refused batch are free
 		t.Errorf("got %d %s", r.status, r.body)
 	}
 	held[0].Result(result("unharmed"))
 	if ev := w.message(); !strings.Contains(string(ev.Data), "unharmed") {
 		t.Errorf("got %s", ev.Data)
 	}
-	if r := p.post(again); r.status != 200 || n.runs("bad") != 2 { // free once it is answered
+	if r := p.post(again); r.status != 200 || n.runs("bad") != 2 { // an id is free once its call is answered
 		t.Errorf("got %d %s", r.status, r.body)
 	}
 }

@@ -18,8 +18,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// follower is a client that lost a call's connection and goes on by whatever it
-// knows: the last event id, the stream URL, or nothing but its session.
+// follower is a client that lost a call's connection and resumes with the last event id, with the
+// stream URL, or with its session alone.
 type follower struct {
 	p    *peer
 	last string // event id
@@ -29,7 +29,7 @@ type follower struct {
 	seen map[string]bool
 }
 
-// take takes in an answer as far as it arrived.
+// take adds the part of an answer that arrived.
 func (f *follower) take(r reply) error {
 	if l := r.header.Get("Link"); l != "" {
 		f.link = "/mcp" + strings.TrimPrefix(strings.SplitN(l, ">", 2)[0], "<")
@@ -66,7 +66,7 @@ func (f *follower) message(data []byte) error {
 	return nil
 }
 
-// again comes back once.
+// again sends one request to resume.
 func (f *follower) again(extra ...string) *wire {
 	switch {
 	case f.last != "":
@@ -77,8 +77,7 @@ func (f *follower) again(extra ...string) *wire {
 	return f.p.open("GET", "/mcp", "", extra...)
 }
 
-// rest reads until the call's response. A connection that is ended is followed by
-// another.
+// rest reads until the call's response. If the connection is ended, it resumes on another.
 func (f *follower) rest(w *wire) error {
 	for range 3 {
 		if w.head().StatusCode != http.StatusOK {
@@ -91,7 +90,7 @@ func (f *follower) rest(w *wire) error {
 		for !f.done {
 			ev, err := w.next()
 			if errors.Is(err, io.EOF) {
-				break // an older connection of ours was served after it, and took over
+				break // an older connection of this client was served after this one, and superseded it
 			}
 			if err != nil {
 				return fmt.Errorf("stream: %w", err)
@@ -132,13 +131,13 @@ func (f *follower) check(n int) error {
 	return nil
 }
 
-// TestCutAtEveryByte cuts a streamed call's answer after every number of bytes,
-// as FIN and RST, and as a connection that a proxy holds open behind the client's
-// back; and if nothing is known of the call then, the next connection as well.
-// Every message arrives once and in order, and the tool runs once.
+// TestCutAtEveryByte cuts a streamed call's answer after each number of bytes (in short runs
+// after each 47th): with FIN, with RST, or while a proxy holds the connection open. If the client
+// has neither an event id nor a URL then, its next connection is cut as well. Every message
+// arrives once and in order, and the tool runs once.
 func TestCutAtEveryByte(t *testing.T) {
 	t.Parallel()
-	var tests sync.WaitGroup // they wait more than they do
+	var tests sync.WaitGroup // the tests mostly wait
 	defer tests.Wait()
 	atOnce := 18
 	if testlong.All() {
@@ -153,7 +152,7 @@ func TestCutAtEveryByte(t *testing.T) {
 				case !testlong.All():
 					stride = 47
 				case version == "2025-03-26" || how == rst && pause == 1:
-					stride = 17 // the same code as 2025-06-18, and as fin
+					stride = 17 // the same code serves 2025-06-18, and fin
 				case !testlong.Wanted():
 					stride = 23
 				}
@@ -170,9 +169,9 @@ func TestCutAtEveryByte(t *testing.T) {
 	}
 }
 
-// cutEverywhere does so with a client of each connect. Where the process stood still
-// meanwhile, so that a store which waits no longer than it must may have refused
-// something, or one node have taken another for lost, it is done again.
+// cutEverywhere calls cutAt for every stride-th byte, each time with a new client of connect. If
+// a cut fails and the process stood still meanwhile, it is tried again: a store with a short
+// timeout may have refused an operation, or a node may have taken another for lost.
 func cutEverywhere(n *node, connect func() (*peer, error), runs func(key string) int, how cut, pause, stride int) {
 	var end atomic.Bool
 	var wg sync.WaitGroup
@@ -209,8 +208,7 @@ func cutEverywhere(n *node, connect func() (*peer, error), runs func(key string)
 
 var errNotCome = errors.New("the call does not arrive")
 
-// cutAt cuts one call's answer after so many bytes, and reports whether it was whole by
-// then.
+// cutAt cuts one call's answer after at bytes, and reports whether the answer was whole by then.
 func cutAt(connect func() (*peer, error), runs func(key string) int, how cut, pause, at int, key string) (whole bool, err error) {
 	const steps = 2
 	p, err := connect()
@@ -231,9 +229,9 @@ func cutAt(connect func() (*peer, error), runs func(key string) int, how cut, pa
 	}
 	whole = first.whole && f.done
 	if how == ghost && f.last == "" && f.link == "" {
-		return whole, nil // nobody can know that this connection is dead
+		return whole, nil // neither side can know that this connection is dead
 	}
-	// Again, on the connection that goes on with it.
+	// Cut the next connection, which continues the call.
 	if f.last == "" && f.link == "" {
 		if err := f.take(f.again().atMost(at, how)); err != nil {
 			return whole, fmt.Errorf("and again: %w", err)
@@ -262,8 +260,8 @@ func (n *node) end(p *peer) {
 	}
 }
 
-// TestCutTwice is failure 3: cut before any output, resumed, cut again before
-// any new id.
+// TestCutTwice is failure 3: a call is cut before any output, resumed, and cut again before a new
+// event id.
 func TestCutTwice(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"2025-06-18", "2025-11-25"} {
@@ -304,9 +302,8 @@ func callAs(id, name, args string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{"progressToken":7}}}`, id, name, args)
 }
 
-// TestContinuedOnce continues a call for a client that knows only its session.
-// The connection that goes on with it hears it once, also when there is more to
-// look for.
+// TestContinuedOnce is a client that knows only its session, and has two calls cut. Its next
+// connection gets each message of both calls once.
 func TestContinuedOnce(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{Retry: 20 * time.Millisecond}})
@@ -321,7 +318,7 @@ func TestContinuedOnce(t *testing.T) {
 	for range 2 {
 		got = append(got, string(w.message().Data))
 	}
-	pass(t, 1200*time.Millisecond) // twice as long as an id is waited for
+	pass(t, 1200*time.Millisecond) // shorter than leastPatience (2 s), after which a call with event ids would come again
 	held[0].Result(result("last"))
 	got = append(got, string(w.message().Data))
 	if len(got) != 3 || !strings.Contains(got[0], "progress") || !strings.Contains(got[1], "done") || !strings.Contains(got[2], "last") {
@@ -329,8 +326,8 @@ func TestContinuedOnce(t *testing.T) {
 	}
 }
 
-// TestToldOnce is a client that has read its answer, and then listens on another
-// connection without an id: it does not hear the answer again.
+// TestToldOnce is a client that has read its answer, and then listens on another connection
+// without an event id: it does not get the answer again.
 func TestToldOnce(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{Retry: 20 * time.Millisecond}})
@@ -347,7 +344,7 @@ func TestToldOnce(t *testing.T) {
 			listening, peers = append(listening, w), append(peers, p)
 		}
 	}
-	pass(t, 1200*time.Millisecond) // twice as long as it takes to be told again
+	pass(t, 1200*time.Millisecond) // shorter than leastPatience (2 s), after which an answer would come again
 	for i, w := range listening {
 		peers[i].unrelated("new")
 		if ev := w.message(); !strings.Contains(string(ev.Data), "new") {

@@ -15,8 +15,8 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// A call of a session that is cut again and again within milliseconds, also about when its answer comes, and whose requests come by way of
-// nodes that forward them, runs once. A node asks the one that a client is connected to whether that has left.
+// A call that is cut again and again within milliseconds, also about when its answer comes, and made again through nodes that forward it,
+// runs once. The session's node asks the node that the client was connected to whether it has left.
 func TestCutSoon(t *testing.T) {
 	t.Parallel()
 	rounds := 4
@@ -30,7 +30,7 @@ func TestCutSoon(t *testing.T) {
 	var answering sync.WaitGroup
 	defer answering.Wait()
 	defer close(over)
-	for _, n := range f.nodes { // a tool that takes as long as it is told
+	for _, n := range f.nodes { // a tool that takes as long as its arguments say
 		answering.Go(func() {
 			for tick := time.NewTicker(time.Millisecond); ; {
 				select {
@@ -86,7 +86,7 @@ func TestCutSoon(t *testing.T) {
 								wait = []time.Duration{0, time.Millisecond, 2 * time.Millisecond, rand.N(40 * time.Millisecond)}[rand.N(4)]
 							}
 							time.Sleep(wait)
-							if life < 50*time.Millisecond && j == 0 { // about when it is answered
+							if life < 50*time.Millisecond && j == 0 { // until about the time of the answer
 								time.Sleep(rand.N(2 * life))
 							}
 							w.cut([]cut{fin, rst}[rand.N(2)])
@@ -95,7 +95,7 @@ func TestCutSoon(t *testing.T) {
 						how += fmt.Sprint(at == owner)[:1]
 						last := id + 9
 						if same {
-							last = id + 1 + i%2 // as the first one, or not
+							last = id + 1 + i%2 // with the first request's id, or another
 						}
 						began := time.Now()
 						r := asker{me.p.at(at), false}.ask(fmt.Sprint(last), "hold", args, "").all()
@@ -107,7 +107,7 @@ func TestCutSoon(t *testing.T) {
 							twice++
 							t.Logf("%s %s, the same %v: ran %d times", key, how, same, n)
 						}
-						// It was answered: a later request is another call.
+						// The call was answered: a later request is another call.
 						runs := f.runs(key)
 						at = f.nodes[rand.N(3)]
 						asker{me.p.at(at), false}.ask(fmt.Sprint(id+8), "hold", args, "").all()

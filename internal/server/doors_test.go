@@ -22,7 +22,7 @@ func newDoors(t *testing.T) (f *farm, doors []*farmNode) {
 	}
 	mcptest.Eventually(t, "the nodes to know each other", time.Minute, func() bool {
 		for _, d := range doors {
-			if len(d.member.Peers()) != 2 { // a door is nobody to begin sessions at
+			if len(d.member.Peers()) != 2 { // Peers lists no doors, which have no sessions
 				return false
 			}
 		}
@@ -31,7 +31,7 @@ func newDoors(t *testing.T) (f *farm, doors []*farmNode) {
 	return f, doors
 }
 
-// wantNothing checks that doors own no sessions.
+// wantNothing checks that the doors own no sessions.
 func wantNothing(t *testing.T, doors []*farmNode) {
 	t.Helper()
 	for i, d := range doors {
@@ -41,8 +41,8 @@ func wantNothing(t *testing.T, doors []*farmNode) {
 	}
 }
 
-// TestDoorsPost has clients of Streamable HTTP at doors: a light call, a call with a stream that
-// goes on at another door when its door is lost, the standalone stream, and DELETE.
+// TestDoorsPost has clients of Streamable HTTP at doors: light calls, a call with a stream that
+// is resumed at another door when its door is lost, and DELETE.
 func TestDoorsPost(t *testing.T) {
 	t.Parallel()
 	f, doors := newDoors(t)
@@ -113,7 +113,7 @@ func TestDoorsConnections(t *testing.T) {
 	joined.ended(1001, "going away")
 }
 
-// tells waits for an answer. A call that takes long says its policy first.
+// tells waits for an answer. The resume policy of a long call may come first.
 func tells(c *talker, text string) {
 	c.t.Helper()
 	for {
@@ -126,8 +126,8 @@ func tells(c *talker, text string) {
 	}
 }
 
-// TestDoorsModern has requests of revision 2026-07-28 come to doors, with a question that is
-// answered at another door, a key, and a listen.
+// TestDoorsModern sends requests of revision 2026-07-28 to doors: calls, with and without an
+// idempotency key, a question that is answered at another door, and a listen.
 func TestDoorsModern(t *testing.T) {
 	t.Parallel()
 	f, doors := newDoors(t)
@@ -151,8 +151,8 @@ func TestDoorsModern(t *testing.T) {
 	wantNothing(t, doors)
 }
 
-// TestDoorsAlone has clients at a door that has no worker, and at a worker: both are told to try
-// again, and the door serves once a worker is there.
+// TestDoorsAlone has clients at a door without a worker, and at a worker: both answer 503 with
+// Retry-After. The door serves once it has a worker.
 func TestDoorsAlone(t *testing.T) {
 	testlong.Only(t, "a door waits a while for workers, and for one to be lost")
 	t.Parallel()

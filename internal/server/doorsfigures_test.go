@@ -16,7 +16,7 @@ import (
 	"holdfast/internal/session"
 )
 
-// figures returns the samples of a node that are not zero: of a histogram, how many were observed.
+// figures returns the samples of a node that are not zero; for a histogram, the number of observations.
 func figures(t *testing.T, m *metrics.Metrics) map[string]float64 {
 	t.Helper()
 	all := prometheus.NewRegistry()
@@ -41,8 +41,8 @@ func figures(t *testing.T, m *metrics.Metrics) map[string]float64 {
 	return got
 }
 
-// TestDoorsFigures has clients at a door do what clients do, and reads the figures of the door and of its worker: each
-// counts it once, the door under its own names.
+// TestDoorsFigures has clients at a door make calls, resume and listen, and reads the figures of the door and of its
+// worker. Each event is counted once at each, at the door under its own names.
 func TestDoorsFigures(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 0, config{})
@@ -82,7 +82,7 @@ func TestDoorsFigures(t *testing.T) {
 		return got["forwarded_readers{door=listen}"] == 1 && got["forwarded_readers{door=post}"] == 1
 	})
 	held.c.Close()
-	mcptest.Eventually(t, "the cut", time.Minute, func() bool { // else the one that comes back is first, on a busy machine
+	mcptest.Eventually(t, "the cut", time.Minute, func() bool { // else, on a busy machine, the resume may come first
 		return figures(t, all[1])["forwarded_disconnects_total{door=post reason=cut}"] == 1
 	})
 	again := p.open("GET", "/mcp", "", "Last-Event-ID: "+first.ID)

@@ -14,13 +14,13 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// slow is a script that answers initialize when it is let.
+// slow is a script that answers initialize only after let was called.
 type slow struct {
 	*script
 	mu   sync.Mutex
 	asks []*message.Exchange
 	lets bool
-	came chan struct{} // told of the first initialize that is to wait
+	came chan struct{} // gets a value when an initialize begins to wait
 }
 
 func newSlow() *slow {
@@ -44,7 +44,7 @@ func (s *slow) Serve(x *message.Exchange) {
 	}
 }
 
-// let answers what waits, and what comes from now on.
+// let answers each initialize that waits, and from now on each that comes.
 func (s *slow) let() {
 	s.mu.Lock()
 	asks := s.asks
@@ -55,32 +55,32 @@ func (s *slow) let() {
 	}
 }
 
-// An initializeCase is what happens to the node that has an initialize which is not answered yet.
+// An initializeCase describes how a node fails that has an initialize not answered yet.
 type initializeCase struct {
 	name string
-	door bool // its client is at a door, else at the node
+	door bool // the client is at a door, else at the node
 	head bool // the client has the head of a stream by then
-	// lose has the initialize lost by the node that has it. It may return what is done once another
-	// node has noticed.
+	// lose makes the node that has the initialize fail. It may return a function to call once
+	// another node has noticed.
 	lose func(t *testing.T, at, owner *farmNode) (later func())
 	one  bool // there is no other node
-	// mute says that no server answers: the client is told to ask again. refused says that it may be, in the
-	// place of a result.
+	// mute says that no server answers, so that the client must get an error that says to try again. refused
+	// says that it may get one in place of a result.
 	mute, refused bool
 	long          bool // it takes seconds until a node is missed
 }
 
-// drainNow has a node end whose time is over.
+// drainNow drains a node with a context that has ended already.
 func drainNow(n *farmNode) {
 	ctx, stop := context.WithCancel(context.Background())
 	stop()
 	go func() { _ = n.Drain(ctx) }()
 }
 
-// TestInitializeOfLostNode has the node lost, stopped or drained that has an initialize, at each stage of
-// it. The client gets its answer all the same, in a session that is there then; or, where no node is left to
-// answer, an error that tells it to ask again. It never gets a stream that ends without an answer, which
-// official clients wait for.
+// TestInitializeOfLostNode kills, stops or drains the node that has an initialize, at each stage of it. The
+// client still gets its answer, with a session that works; or, if no node is left to answer, an error that
+// says to try again. It never gets a stream that ends without an answer: official clients would wait for
+// one.
 func TestInitializeOfLostNode(t *testing.T) {
 	t.Parallel()
 	killed := func(_ *testing.T, _, owner *farmNode) func() { owner.kill(); return nil }
@@ -103,7 +103,7 @@ func TestInitializeOfLostNode(t *testing.T) {
 		{name: "door, itself drained after the head", door: true, head: true, lose: doorDrained, mute: true},
 		{name: "node, wakes", lose: wakes, long: true},
 		{name: "node, wakes after the head", head: true, lose: wakes, long: true},
-		{name: "node, drained", lose: drained, refused: true}, // it takes nothing any more
+		{name: "node, drained", lose: drained, refused: true}, // a drained node takes no new requests
 		{name: "node, drained after the head", head: true, lose: drained},
 		{name: "one node, wakes", one: true, lose: wakes, long: true},
 		{name: "one node, wakes after the head", one: true, head: true, lose: wakes, long: true},
@@ -161,7 +161,7 @@ func (x *initializeCase) run(t *testing.T) {
 	has := f.nodes[owner]
 	later := x.lose(t, at, has)
 	if later != nil && x.one {
-		time.Sleep(4 * patience) // the store has no patience for longer
+		time.Sleep(4 * patience) // longer than the store's patience
 		later()
 	} else if later != nil {
 		other := f.nodes[1-owner]
@@ -200,7 +200,7 @@ func (x *initializeCase) run(t *testing.T) {
 	}
 }
 
-// knows reports whether a node takes another for alive.
+// knows reports whether n counts other as alive.
 func knows(n, other *farmNode) bool {
 	for _, name := range n.member.Peers() {
 		if name == other.handle.Node() {

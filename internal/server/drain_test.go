@@ -20,22 +20,22 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// drain drains the node in a bounded time, as its process would before it ends.
+// drain drains the node within d, as its process would before it ends.
 func (n *farmNode) drain(d time.Duration) error {
 	ctx, stop := context.WithTimeout(context.Background(), d)
 	defer stop()
 	return n.Drain(ctx)
 }
 
-// almost is a context that is said to end in a moment, and ends when it is canceled: however long
-// that takes, what a drain does at its end is done, and none is cut.
+// almost is a context with a Deadline that is always 200 ms ahead. It ends only when it is
+// canceled: a drain then does its last steps, but cuts no call.
 type almost struct{ context.Context }
 
 func (almost) Deadline() (time.Time, bool) { return time.Now().Add(200 * time.Millisecond), true }
 
-// TestDrainHandsOver is failure 8 on one of three nodes: who listens is sent away with
-// a time to come back, idle sessions go to others at once, a call in flight ends
-// where it is, and what cannot end goes on elsewhere or is told how it ended.
+// TestDrainHandsOver is failure 8 on one of three nodes: a client that listens is disconnected,
+// with a time after which to come back; idle sessions go to other nodes at once; and a call in
+// flight ends at the node.
 func TestDrainHandsOver(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 3, config{server: server.Options{Retry: 10 * time.Millisecond, DrainSpread: 500 * time.Millisecond}})
@@ -57,7 +57,7 @@ func TestDrainHandsOver(t *testing.T) {
 		}
 	})
 	for what, w := range map[string]*wire{"listening": ears, "listening through it": through} {
-		told := 0 // when to come back: at the beginning, at the end, and where the stream is continued between two nodes
+		told := 0 // counts retry fields: at the beginning, at the end, and where a stream is continued between two nodes
 		for {
 			ev, err := w.next()
 			if errors.Is(err, io.EOF) {
@@ -75,7 +75,7 @@ func TestDrainHandsOver(t *testing.T) {
 			t.Errorf("%s: told %d times when to come back", what, told)
 		}
 	}
-	// Its sessions are used through it while it drains, and elsewhere.
+	// The draining node's sessions can be used through it and through the other nodes.
 	for i, n := range f.nodes {
 		if r := idle.at(n).post(callAs(fmt.Sprint(i), "echo", `{"text":"quick"}`)); r.status != 200 || !strings.Contains(string(r.body), "quick") {
 			t.Errorf("idle session at node %d: %d %s", i, r.status, r.body)
@@ -105,8 +105,8 @@ func TestDrainHandsOver(t *testing.T) {
 	}
 }
 
-// TestDrainCuts ends a drain while calls still run: those that may be made again are,
-// elsewhere, and of the others it is said that nobody knows.
+// TestDrainCuts ends a drain while calls still run. Another node makes those again that may run
+// twice; the others end with "outcome unknown".
 func TestDrainCuts(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 2, config{server: server.Options{UpgradeAfter: 50 * time.Millisecond}})
@@ -131,13 +131,13 @@ func TestDrainCuts(t *testing.T) {
 	}
 }
 
-// TestDrainLate has requests come to a node, for the session of another, as its time
-// ends. One that was sent on is waited for; one that was not is refused as such, at
-// once. None is said to have an outcome that nobody knows.
+// TestDrainLate sends requests for another node's session to a node as its drain ends. The node
+// waits for a request that it has forwarded, and refuses a later one at once. Neither ends with
+// "outcome unknown".
 func TestDrainLate(t *testing.T) {
 	t.Parallel()
 	c := config{}
-	c.server.Response = server.ResponseJSON // so that the answer takes its time
+	c.server.Response = server.ResponseJSON // so that no answer begins before the call's end
 	f := newFarm(t, 2, c)
 	p := f.nodes[1].connect("2025-11-25", nil).at(f.nodes[0])
 	early := p.open("POST", "/mcp", callAs("1", "steps", `{"key":"early","n":0,"pause":600}`))
@@ -160,9 +160,9 @@ func TestDrainLate(t *testing.T) {
 	}
 }
 
-// TestDrainAlone drains the only node. What comes meanwhile is asked to come later,
-// and goes on at the node that follows. Who comes back to listen finds no server, as a
-// moment later: 503 is the end of a session for some clients.
+// TestDrainAlone drains the only node. It answers later requests with 503 and Retry-After, and
+// the next node continues the session. A client that comes back to listen gets a closed
+// connection, and not a 503, which ends a session for some clients.
 func TestDrainAlone(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 1, config{})
@@ -200,9 +200,9 @@ func TestDrainAlone(t *testing.T) {
 	}
 }
 
-// TestDrainAloneServes has the only node wait for a call. Meanwhile no tool is called,
-// but who listens may, and who asks for what harms nobody is answered: 503 is the end of
-// a session for some clients.
+// TestDrainAloneServes drains the only node while a call is in flight. Meanwhile it refuses calls
+// of tools, but serves listening clients and requests without effects, such as lists: 503 is the
+// end of a session for some clients.
 func TestDrainAloneServes(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 1, config{server: server.Options{Retry: 10 * time.Millisecond}})
@@ -251,8 +251,8 @@ func TestDrainAloneServes(t *testing.T) {
 	}
 }
 
-// TestPipesAfterRestart is SEP-975 over stdio: the process that a call was made to is
-// killed, and the next resumes it.
+// TestPipesAfterRestart is SEP-975 over stdio: the process with a call is killed, and the client
+// resumes the call at the next process.
 func TestPipesAfterRestart(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 1, config{})
@@ -286,9 +286,9 @@ func TestPipesAfterRestart(t *testing.T) {
 	}
 }
 
-// TestDrainSocket has a WebSocket at a node as its time ends: what comes too late is
-// refused with an answer, what runs is told its end, and the session is said to be
-// elsewhere, not over.
+// TestDrainSocket has a WebSocket at a node as its drain ends: a late call gets an error, the
+// call that runs gets "outcome unknown", and the close frame says that the session continues at
+// another node.
 func TestDrainSocket(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 2, config{})
@@ -297,7 +297,7 @@ func TestDrainSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.say(strings.Replace(callAs("1", "hold", `{}`), "tools/call", "vendor/call", 1)) // unsafe, whatever is known of the tools
+	c.say(strings.Replace(callAs("1", "hold", `{}`), "tools/call", "vendor/call", 1)) // not retry-safe, whatever is known of the tools
 	f.nodes[0].release(1)
 	f.nodes[0].sessions.Departure.RefuseUnsafe()
 	c.say(callAs("2", "steps", `{"key":"late"}`))
@@ -316,9 +316,8 @@ func TestDrainSocket(t *testing.T) {
 	}
 }
 
-// TestDrainSocketKeyed has calls come too late to a WebSocket whose client can ask for
-// them again: they get no answer, which would end them, until the connection is ended,
-// and are made at the next node.
+// TestDrainSocketKeyed makes a call too late on a WebSocket, with an idempotency key. It gets no
+// answer, which would end it, and the connection ends. The client then makes it at the next node.
 func TestDrainSocketKeyed(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 2, config{})
@@ -335,7 +334,7 @@ func TestDrainSocketKeyed(t *testing.T) {
 	<-f.nodes[0].Leaving()
 	late := strings.Replace(callAs("2", "steps", `{"key":"late"}`), `"_meta":{`, `"_meta":{"holdfast/idempotencyKey":"a",`, 1)
 	c.say(late)
-	c.say(`{"jsonrpc":"2.0","id":"p","method":"ping"}`) // what is answered after it
+	c.say(`{"jsonrpc":"2.0","id":"p","method":"ping"}`) // answered after the late call would be
 	for pinged := false; ; {
 		m, err := c.next()
 		if err != nil {
@@ -367,8 +366,8 @@ func TestDrainSocketKeyed(t *testing.T) {
 	}
 }
 
-// TestDrainSocketAlone has such a call come where no other node, and no later one, has
-// the session: then it is refused with an answer, as there is no next connection.
+// TestDrainSocketAlone makes such a call where no other node can get the session: it is refused
+// with an error, as there is no next connection.
 func TestDrainSocketAlone(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})

@@ -22,29 +22,28 @@ import (
 // A talker is a client on a connection that goes both ways.
 type talker struct {
 	t       testing.TB
-	id      string // of the session, where the transport says it
+	id      string // of the session, if the transport tells it
 	version string
 	lists   bool // the backend answers tools/list
 	plain   bool // the client has begun a session, and cannot resume requests
 
 	send func(text string) error
 	recv func() ([]byte, error)
-	// cut ends the connection without a word, as how says.
+	// cut ends the connection without a close frame, in the way how.
 	cut func(how cut)
-	// over is closed when the server's part is over; err is then what it said, if it
-	// was a call.
+	// over is closed when ServeConn has returned; err is then its error. nil for a WebSocket.
 	over chan struct{}
 	err  error
 }
 
-// A dialer is a way to begin to talk. most is how many bytes of what the server says
-// arrive before the connection is cut; 0: all.
+// A dialer opens a connection. most is the number of bytes from the server that arrive before the
+// connection is cut; 0: no limit.
 type dialer func(n *node, most int, extra ...string) *talker
 
 // dialers are the transports that go both ways.
 var dialers = map[string]dialer{"websocket": openSocket, "stdio": openPipes}
 
-// bothWays runs a test over each of them.
+// bothWays runs a test over each of the dialers.
 func bothWays(t *testing.T, test func(t *testing.T, open dialer)) {
 	for name, open := range dialers {
 		t.Run(name, func(t *testing.T) {
@@ -116,7 +115,7 @@ func (n *node) dialSocket(most int, extra ...string) (*talker, *http.Response, e
 	return c, res, nil
 }
 
-// reads has what comes be read at all times, and kept for recv: a WebSocket answers pings only while
+// reads starts to read all messages, and keeps them for recv: a WebSocket answers pings only while
 // it is read.
 func (c *talker) reads() {
 	type got struct {
@@ -143,7 +142,7 @@ func (c *talker) reads() {
 	}
 }
 
-// limited is a connection that is cut after so many bytes have come in.
+// limited is a connection that is cut after left bytes have come in.
 type limited struct {
 	*net.TCPConn
 	left   int
@@ -163,8 +162,8 @@ func (c *limited) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// openPipes serves a pair of pipes. Of extra it takes "Authorization" only, which
-// stands for whatever a program knows of its user.
+// openPipes serves a pair of pipes. Of extra it uses "Authorization" alone, for the user whom a
+// program would know.
 func openPipes(n *node, most int, extra ...string) *talker {
 	n.t.Helper()
 	in, out := pipes(n.t)
@@ -177,7 +176,7 @@ type ends struct {
 	w io.WriteCloser
 }
 
-// pipes returns two pipes, which a process's would be.
+// pipes returns two pipes of the system, as a process has.
 func pipes(t testing.TB) (in, out ends) {
 	t.Helper()
 	for _, p := range []*ends{&in, &out} {
@@ -190,7 +189,7 @@ func pipes(t testing.TB) (in, out ends) {
 	return in, out
 }
 
-// memoryPipes returns two pipes that know no deadlines.
+// memoryPipes returns two pipes without deadlines.
 func memoryPipes() (in, out ends) {
 	r, w := io.Pipe()
 	in = ends{r, w}
@@ -200,7 +199,7 @@ func memoryPipes() (in, out ends) {
 
 type principalKey struct{}
 
-// named is the principal of a pair of pipes, or of a request.
+// named returns the principal of a pair of pipes, or of a request.
 func named(r *http.Request) string {
 	if name, ok := r.Context().Value(principalKey{}).(string); ok {
 		return name
@@ -258,7 +257,7 @@ func (c *talker) initialize(version, capabilities string) error {
 		capabilities = "{}"
 	}
 	c.plain = !strings.Contains(capabilities, "resumableRequests")
-	for _, name := range []string{"roots", "sampling", "elicitation"} { // the servers of the tests ask for all of it
+	for _, name := range []string{"roots", "sampling", "elicitation"} { // the servers of the tests use all of them
 		if !strings.Contains(capabilities, name) {
 			capabilities = strings.Replace(capabilities, "{", fmt.Sprintf(`{%q:{},`, name), 1)
 		}
@@ -278,7 +277,7 @@ func (c *talker) initialize(version, capabilities string) error {
 	return c.send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 }
 
-// begin does so, or ends the test.
+// begin begins the session, and lists the tools if the backend can; it ends the test on an error.
 func (c *talker) begin(version, capabilities string) {
 	c.t.Helper()
 	if err := c.initialize(version, capabilities); err != nil {
@@ -292,7 +291,7 @@ func (c *talker) begin(version, capabilities string) {
 	}
 }
 
-// say sends messages, or ends the test.
+// say sends messages; it ends the test on an error.
 func (c *talker) say(texts ...string) {
 	c.t.Helper()
 	for _, text := range texts {
@@ -314,7 +313,7 @@ func (c *talker) next() (jsonrpc.Message, error) {
 	return m, nil
 }
 
-// message returns the next message, or ends the test.
+// message returns the next message; it ends the test on an error.
 func (c *talker) message() jsonrpc.Message {
 	c.t.Helper()
 	m, err := c.next()
@@ -344,8 +343,8 @@ func (c *talker) hears(texts ...string) []byte {
 	return data
 }
 
-// fails wants the next message to be an error, about a request with the id ("": about
-// none), with a text in it.
+// fails wants the next message to be an error for the request with the id ("": for none), with a
+// text in it.
 func (c *talker) fails(id string, code int, text string) {
 	c.t.Helper()
 	data := c.hears(fmt.Sprintf(`"code":%d,`, code), text)
@@ -354,7 +353,7 @@ func (c *talker) fails(id string, code int, text string) {
 	}
 }
 
-// ended wants the connection to be closed, by a WebSocket with a code and a reason.
+// ended wants the connection to be closed; a WebSocket with a code and a reason.
 func (c *talker) ended(code websocket.StatusCode, reason string) {
 	c.t.Helper()
 	data, err := c.recv()

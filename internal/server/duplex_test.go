@@ -22,8 +22,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// TestDuplexCalls is what is asked on a connection that goes both ways, and how it
-// is answered.
+// TestDuplexCalls makes requests on a connection that goes both ways: pings, unknown methods,
+// light calls and stored calls. Each gets its messages in order.
 func TestDuplexCalls(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
@@ -44,14 +44,14 @@ func duplexCalls(t *testing.T, open dialer, mode server.Response) {
 	c.say(callAs("3", "echo", `{"text":"hello"}`))
 	c.hears(`"id":3`, `hello`)
 
-	c.say(callAs("4", "steps", `{"key":"k","n":3}`)) // stored
+	c.say(callAs("4", "steps", `{"key":"k","n":3}`)) // a stored call
 	for i := 1; i <= 3; i++ {
 		c.hears("notifications/progress", fmt.Sprintf(`"progress":%d,`, i))
 	}
 	c.hears(`"id":4`, "done")
 
-	c.say(callAs("5", "safe_hold", `{}`))       // light, and promoted
-	c.say(callAs("6", "safe_steps", `{"n":2}`)) // light until it speaks
+	c.say(callAs("5", "safe_hold", `{}`))       // a light call that is promoted
+	c.say(callAs("6", "safe_steps", `{"n":2}`)) // a light call until its first message
 	c.hears("notifications/progress", `"progress":1,`)
 	c.hears("notifications/progress", `"progress":2,`)
 	c.hears(`"id":6`, "done")
@@ -106,7 +106,7 @@ func TestDuplexMany(t *testing.T) {
 	})
 }
 
-// TestDuplexAsked is a request of the server, answered on the same connection.
+// TestDuplexAsked is a request of the server, which the client answers on the same connection.
 func TestDuplexAsked(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
@@ -123,8 +123,7 @@ func TestDuplexAsked(t *testing.T) {
 	})
 }
 
-// TestDuplexCancelled is a call that its client wants no more, stored and light: it
-// gets no answer.
+// TestDuplexCancelled is a call, stored or light, that its client cancels: it gets no answer.
 func TestDuplexCancelled(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
@@ -149,8 +148,8 @@ func TestDuplexCancelled(t *testing.T) {
 	})
 }
 
-// TestDuplexRefused is what is wrong with messages: it is said, and the connection
-// goes on.
+// TestDuplexRefused sends wrong messages: each gets its error, unless it is a notification or a
+// response, and the connection goes on.
 func TestDuplexRefused(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
@@ -191,8 +190,8 @@ func TestDuplexRefused(t *testing.T) {
 	})
 }
 
-// TestDuplexBatches is a batch in a revision that has them: light calls are answered
-// together, others one by one.
+// TestDuplexBatches sends batches in a revision that has them: light calls are answered together,
+// others one by one.
 func TestDuplexBatches(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
@@ -216,8 +215,8 @@ func TestDuplexBatches(t *testing.T) {
 	})
 }
 
-// TestDuplexKeyed makes a request again under its idempotency key, on the same
-// connection and on another of the same principal: it runs once.
+// TestDuplexKeyed makes a request again under its idempotency key, on the same connection and on
+// another of the same principal: the tool runs once.
 func TestDuplexKeyed(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
@@ -278,8 +277,8 @@ func TestDuplexTooLarge(t *testing.T) {
 	}
 }
 
-// TestDuplexEnds is the end of what a client says on a pair of pipes: what it asked
-// for is still answered, and its session stays.
+// TestDuplexEnds is a client that closes its pipe to the server: its requests in flight are still
+// answered, and its session stays.
 func TestDuplexEnds(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
@@ -305,7 +304,7 @@ func TestDuplexEnds(t *testing.T) {
 	if c.err != nil || n.sessions.Sessions() != 1 {
 		t.Errorf("%v, %d sessions", c.err, n.sessions.Sessions())
 	}
-	// A client that says nothing at all leaves no session.
+	// A client that sends no message leaves no session.
 	in, out = memoryPipes()
 	c = n.talkOver(0, in, out)
 	_ = in.w.Close()
@@ -315,7 +314,7 @@ func TestDuplexEnds(t *testing.T) {
 	}
 }
 
-// TestServeConnContext ends ServeConn by its context, whatever it waits for.
+// TestServeConnContext ends ServeConn by its context, while it waits for a read or a write.
 func TestServeConnContext(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
@@ -328,7 +327,7 @@ func TestServeConnContext(t *testing.T) {
 			ctx, stop := context.WithCancel(context.Background())
 			over := outcome(func() error { return n.ServeConn(ctx, in.r, out.w) })
 			c := &talker{t: t, send: func(text string) error { _, err := io.WriteString(in.w, text+"\n"); return err }}
-			if writing { // to nobody
+			if writing { // no reader takes the answer
 				c.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`,
 					callAs("1", "echo", `{"text":"`+strings.Repeat("x", 200_000)+`"}`))
 				mcptest.Eventually(t, "the call to be answered", time.Minute, func() bool { return n.sessions.Calls() == 0 })
@@ -344,20 +343,20 @@ func TestServeConnContext(t *testing.T) {
 	}
 }
 
-// outcome runs f.
+// outcome runs f on a goroutine, and returns the channel for its error.
 func outcome(f func() error) chan error {
 	over := make(chan error, 1)
 	go func() { over <- f() }()
 	return over
 }
 
-// TestDuplexSlow is a client that does not read. It is given up, and can still have
-// what it missed.
+// TestDuplexSlow is a client that does not read. Its connection is ended, and it can still resume
+// the call over HTTP.
 func TestDuplexSlow(t *testing.T) {
 	testlong.Only(t, "it waits for the time that a client has to read")
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{WriteTimeout: 8 * time.Second}})
-	const steps = 140 // more than the system takes off our hands, and less than a stream keeps
+	const steps = 140 // more than the buffers of the system take, and less than a stream keeps
 	c := openSocket(n, 0)
 	c.begin("2025-11-25", "")
 	c.say(callAs(`"c"`, "steps", fmt.Sprintf(`{"key":"slow","n":%d,"size":50000}`, steps)))
@@ -381,8 +380,8 @@ func TestDuplexSlow(t *testing.T) {
 	}
 }
 
-// TestDuplexDrain is a node on its way out: quiet connections are ended, calls are
-// waited for, new ones are refused.
+// TestDuplexDrain drains a node: it ends quiet connections, waits for calls in flight, and
+// refuses new calls.
 func TestDuplexDrain(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
@@ -393,7 +392,7 @@ func TestDuplexDrain(t *testing.T) {
 		}
 		calling.say(callAs("1", "hold", `{}`))
 		held := n.release(1)
-		light.say(callAs("1", "echo", `{}`)) // for the tools to be known
+		light.say(callAs("1", "echo", `{}`)) // the node lists the tools
 		light.hears(`"id":1`)
 		light.say(callAs("2", "safe_steps", `{"n":0,"pause":2000}`))
 		mcptest.Eventually(t, "the calls to begin", time.Minute, func() bool { return n.sessions.Calls() == 2 })
@@ -421,8 +420,8 @@ func TestDuplexDrain(t *testing.T) {
 	})
 }
 
-// TestDuplexSessionEnds is a session that ends under its connection: what is in
-// flight fails, and the connection ends.
+// TestDuplexSessionEnds deletes the session of a connection: its calls in flight fail, and the
+// connection ends.
 func TestDuplexSessionEnds(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
@@ -438,7 +437,7 @@ func TestDuplexSessionEnds(t *testing.T) {
 	}
 }
 
-// TestDuplexPanic is a backend that panics: the call fails, and nothing else.
+// TestDuplexPanic is a backend that panics: the call fails, and the connection goes on.
 func TestDuplexPanic(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{
@@ -472,8 +471,8 @@ func (p panicking) Deliver(in backend.Inbound) error {
 
 func (panicking) Close() error { return nil }
 
-// TestDuplexGoroutines is what a connection that waits costs: two goroutines, as many as
-// one with events; and one more for each call that streams, but none for a light one.
+// TestDuplexGoroutines counts the goroutines of a quiet connection, two, and of calls: one more
+// for each call with a stream, and none for a light call.
 func TestDuplexGoroutines(t *testing.T) {
 	n := newNode(t, config{server: server.Options{UpgradeAfter: time.Hour, KeepAlive: -1}})
 	const many, calls = 20, 5

@@ -12,8 +12,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// comesBackFor comes back for a call as the official TypeScript client does: with the last event id that it has, until it is told
-// that there is nothing (204), is refused, or has a response. It returns how often that was, and the last answer.
+// comesBackFor resumes a call as the official TypeScript client does: with its last event id, until it has a response, or an
+// answer other than 200. It returns the number of requests, and the last answer.
 func (p *peer) comesBackFor(event string) (times int, last reply) {
 	p.n.t.Helper()
 	for times < 10 {
@@ -34,21 +34,21 @@ func (p *peer) comesBackFor(event string) (times int, last reply) {
 	return times, last
 }
 
-// TestEndedAnyNode is a client that comes back for a call that ended without a response, or with one that says why it has none. It
-// is told so on each node of a cluster, and does not come back more than twice.
+// TestEndedAnyNode is a client that resumes a call that ended without a response, or with an error that says why it has no result.
+// Each node of a cluster says so, and the client does not come back more than twice.
 func TestEndedAnyNode(t *testing.T) {
 	t.Parallel()
 	const cancelled = `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"c"}}`
 	type scene struct {
 		f    *farm
-		p    *peer // at a node that does not have the session
+		p    *peer // at a node that does not own the session
 		wire *wire
 	}
 	cancel := func(s *scene) {
 		if r := s.p.post(cancelled); r.status != http.StatusAccepted {
 			s.f.t.Errorf("cancelled: %d %s", r.status, r.body)
 		}
-		_ = s.wire.all() // to its end
+		_ = s.wire.all() // read to the end
 	}
 	owner := func(s *scene) *session.Session {
 		at, err := s.f.nodes[0].sessions.FindName(string(whereabouts.KeyOf(s.p.id)), caller.Principal{})
@@ -59,10 +59,10 @@ func TestEndedAnyNode(t *testing.T) {
 	}
 	for what, test := range map[string]struct {
 		end  func(s *scene)
-		want string // in the response; "": there is none, but 204
-		lost bool   // the session's node
+		want string // in the response; "": the answer is 204
+		lost bool   // the session's node is lost
 		key  bool   // the call has an idempotency key
-		able bool   // its client resumes by tokens
+		able bool   // the client resumes by tokens
 	}{
 		"cancelled": {end: cancel},
 		"cancelled, and its node lost": {end: func(s *scene) {
@@ -137,7 +137,7 @@ func TestEndedAnyNode(t *testing.T) {
 	}
 }
 
-// The same where the way back is another one: a token of revision 2026-07-28, a batch, and the pair of endpoints.
+// TestEndedAnyNode for other ways to resume: a token of revision 2026-07-28, a batch, and the pair of endpoints.
 func TestEndedOtherWays(t *testing.T) {
 	t.Parallel()
 	t.Run("2026-07-28", func(t *testing.T) {
@@ -198,7 +198,7 @@ func TestEndedOtherWays(t *testing.T) {
 		c.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"c"}}`)
 		c.open()
 		c.send(`{"jsonrpc":"2.0","id":2,"method":"ping"}`)
-		c.wants(`"id":2`) // nothing of the call came before
+		c.wants(`"id":2`) // no message of the call came before
 	})
 	t.Run("its session ended", func(t *testing.T) {
 		t.Parallel()

@@ -19,9 +19,9 @@ import (
 	"holdfast/internal/server"
 )
 
-// TestCutBeforeAnID is a client whose silent call is cut before an event id has
-// arrived, though one may have been written, and who has nothing besides but its GET
-// stream, which was there long before. The result arrives there, once. (Failure 16)
+// TestCutBeforeAnID is a client with a silent call that is cut before an event id has arrived,
+// though one may have been written. Its only other connection is a GET stream that was open
+// before. The result arrives there, once. (Failure 16)
 func TestCutBeforeAnID(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"2025-03-26", "2025-06-18", "2025-11-25"} {
@@ -29,7 +29,7 @@ func TestCutBeforeAnID(t *testing.T) {
 			for _, got := range []string{"nothing", "the head only"} {
 				t.Run(fmt.Sprintf("%s/%s/%v", version, got, how), func(t *testing.T) {
 					t.Parallel()
-					var ended sync.Map // by the client's address
+					var ended sync.Map // keyed by the client's address
 					n := newNode(t, config{
 						server: server.Options{Retry: 20 * time.Millisecond},
 						http: func(s *http.Server) {
@@ -68,7 +68,7 @@ func TestCutBeforeAnID(t *testing.T) {
 	}
 }
 
-// ping reads a ping of ours, and returns its event id and that of the request.
+// ping reads a ping of Holdfast, and returns its event id and its request id.
 func (w *wire) ping() (event string, id json.RawMessage) {
 	w.t.Helper()
 	ev := w.message()
@@ -82,7 +82,7 @@ func (w *wire) ping() (event string, id json.RawMessage) {
 	return ev.ID, m.ID
 }
 
-// pong answers it.
+// pong answers the ping with a request id.
 func (p *peer) pong(id json.RawMessage) {
 	p.n.t.Helper()
 	if r := p.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, id)); r.status != 202 || len(r.body) > 0 {
@@ -90,9 +90,9 @@ func (p *peer) pong(id json.RawMessage) {
 	}
 }
 
-// TestIDByPing is a client of a revision without empty events, whose call is silent: it
-// is given an event id by a ping, and resumes the call by that. The backend hears
-// nothing of it, and who answers late, again, or not at all, misses nothing.
+// TestIDByPing is a client of a revision without empty events, with a silent call: a ping gives
+// it an event id, and it resumes the call by that. A second, late answer to the ping changes
+// nothing.
 func TestIDByPing(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{
@@ -118,7 +118,7 @@ func TestIDByPing(t *testing.T) {
 			if _, err := w.next(); !errors.Is(err, io.EOF) {
 				t.Errorf("%s: after the result: %v", version, err)
 			}
-			// Told from the beginning, it is the same.
+			// Read from its beginning, the stream has the same ids.
 			link := "/mcp" + strings.TrimPrefix(strings.SplitN(p.open("GET", "/mcp", "", "Last-Event-ID: "+id).head().Header.Get("Link"), ">", 2)[0], "<")
 			w = p.open("GET", strings.Replace(link, ".1.1", ".0.0", 1), "")
 			if again, _ := w.ping(); again != id {
@@ -131,8 +131,8 @@ func TestIDByPing(t *testing.T) {
 	}
 }
 
-// TestNoPing is what is not pinged: who is told an id otherwise, or can't be, and what
-// is over or has said something by then.
+// TestNoPing lists streams without a ping: the client gets an event id otherwise, or can't get
+// one; the call has sent a message, or has ended; pings are off; or it is the standalone stream.
 func TestNoPing(t *testing.T) {
 	t.Parallel()
 	const after = 20 * time.Millisecond
@@ -177,8 +177,8 @@ func TestNoPing(t *testing.T) {
 	})
 }
 
-// TestPingIsNoQuestion is a client that comes back at the stream URL after a ping that
-// it has not answered. The call does not wait for its input.
+// TestPingIsNoQuestion is a client that comes back at the stream URL, and has not answered a
+// ping. The call does not count as waiting for the client's input.
 func TestPingIsNoQuestion(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{PingAfter: 20 * time.Millisecond, InputGrace: time.Millisecond}})
@@ -195,8 +195,8 @@ func TestPingIsNoQuestion(t *testing.T) {
 	}
 }
 
-// TestPingElsewhere is a client whose ping is answered at another node, and whose node
-// is lost then. It resumes by the ping's id.
+// TestPingElsewhere is a client that answers a ping at another node. Then its session's node is
+// lost, and it resumes by the ping's event id.
 func TestPingElsewhere(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 2, config{
@@ -219,16 +219,16 @@ func TestPingElsewhere(t *testing.T) {
 	}
 }
 
-// TestSwallowed is a client that comes back at the stream URL without an event id: a
-// proxy took all but the header of the stream on which it was asked, and then of the
-// next one. It is told once that its input is waited for, and then what for.
+// TestSwallowed is a client that comes back at the stream URL without an event id: a proxy
+// swallowed all but the header of the stream with the server's question, and of the next one. Its
+// requests never get the same status twice in a row, and it gets the question.
 func TestSwallowed(t *testing.T) {
 	t.Parallel()
 	for _, place := range []string{"the first", "the last"} {
 		t.Run(place, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t, config{server: server.Options{InputGrace: 20 * time.Millisecond, Retry: time.Millisecond}})
-			var left atomic.Int32 // streams to be swallowed
+			var left atomic.Int32 // streams that the proxy still swallows
 			px := proxy{pass: func(client, server net.Conn) {
 				rd := bufio.NewReader(server)
 				for events := false; ; {
@@ -256,7 +256,7 @@ func TestSwallowed(t *testing.T) {
 			left.Store(2)
 			w := p.open("POST", "/mcp", call("ask", `{}`), "Connection: close")
 			link := linkOf(w)
-			if place == "the last" { // as after a POST there
+			if place == "the last" { // as after a POST to the URL
 				link = strings.Replace(link, ".0~", ".1~", 1)
 			}
 			var before int
@@ -264,7 +264,7 @@ func TestSwallowed(t *testing.T) {
 				if tries > 8 {
 					t.Fatal("it is not told what it was asked")
 				}
-				_, _ = io.Copy(io.Discard, w.head().Body) // which is cut
+				_, _ = io.Copy(io.Discard, w.head().Body) // the stream is cut
 				w = p.open("GET", link, "", "Connection: close")
 				status := w.head().StatusCode
 				if status == before {

@@ -18,8 +18,8 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// TestExpiry ends sessions that are idle, and none that has a reader or a call in
-// flight.
+// TestExpiry has sessions with a short time to live: the idle one ends, and those with a reader
+// or a call in flight do not.
 func TestExpiry(t *testing.T) {
 	t.Parallel()
 	const ttl = time.Second
@@ -40,7 +40,7 @@ func TestExpiry(t *testing.T) {
 		if failed == nil {
 			idle, calling = all[0], all[1]
 			get = all[2].open("GET", "/mcp", "")
-			w := calling.open("POST", "/mcp", call("hold", `{}`)) // and then its client is gone
+			w := calling.open("POST", "/mcp", call("hold", `{}`)) // its client leaves then
 			if get.head().StatusCode == http.StatusOK && w.head().StatusCode == http.StatusOK {
 				ev, failed = w.next()
 				w.c.Close()
@@ -58,7 +58,7 @@ func TestExpiry(t *testing.T) {
 	if r := idle.post(call("echo", `{}`)); r.status != 404 {
 		t.Errorf("an expired session answers %d", r.status)
 	}
-	// The others outlive it by far.
+	// The other sessions outlive the idle one by far.
 	pass(t, 2*ttl)
 	if n.sessions.Sessions() != 2 {
 		t.Fatal("a busy session was counted as idle")
@@ -71,8 +71,8 @@ func TestExpiry(t *testing.T) {
 	mcptest.Eventually(t, "all sessions to end", time.Minute, func() bool { return n.sessions.Sessions() == 0 })
 }
 
-// TestChurn is failure 12: sessions are opened, used once and left. Goroutines
-// and what is kept return to where they were.
+// TestChurn is failure 12: sessions are opened, used once and left. The store is empty
+// afterwards, and the goroutines have ended.
 func TestChurn(t *testing.T) {
 	ttl, each := testlong.Either(time.Second, 2*time.Second), testlong.Either(25, 100)
 	n := newNode(t, config{
@@ -112,8 +112,8 @@ func TestChurn(t *testing.T) {
 	mcptest.Eventually(t, "goroutines to end", time.Minute, func() bool { return runtime.NumGoroutine() <= before+2 })
 }
 
-// TestGoroutines is what waiting costs: an idle session with a GET stream has the
-// two goroutines of its connection, a call with nobody connected has none.
+// TestGoroutines counts goroutines: an idle session with a GET stream has the two of its
+// connection, and a call without a connected client has none.
 func TestGoroutines(t *testing.T) {
 	n := newNode(t, config{})
 	const many = 50
@@ -152,8 +152,8 @@ func TestGoroutines(t *testing.T) {
 	settled(base + 2*many)
 }
 
-// TestDrain is a node on its way out: quiet streams are sent away with `retry`,
-// calls are waited for, new ones are refused.
+// TestDrain drains a node: it ends quiet streams with a retry field, waits for calls in flight,
+// and refuses new calls.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{Retry: 20 * time.Millisecond}})
@@ -195,8 +195,8 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestDrainContinued drains while a client listens that has had a call continued
-// on its connection, which is over.
+// TestDrainContinued drains a node while a client listens on a connection that has continued a
+// call, which has ended: the stream is ended.
 func TestDrainContinued(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{Retry: 20 * time.Millisecond}})
@@ -222,7 +222,7 @@ func TestDrainContinued(t *testing.T) {
 	}
 }
 
-// TestClosedSession answers what is in flight when a session ends: nothing hangs.
+// TestClosedSession deletes a session: its call in flight gets an answer, and its streams end.
 func TestClosedSession(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})

@@ -12,12 +12,11 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// Gone reports whether the client that a watched connection's request came from has
-// left, as far as the network knows.
+// Gone reports whether the client of a request on a watched connection has left, as far as the
+// network knows.
 func (h *Handler) Gone(r *http.Request) bool { return h.watched.At(r).Gone() }
 
-// Tunnel puts something in front of each connection to another node. It must be
-// called before there is one.
+// Tunnel wraps each connection to another node. It must be called before the first one is opened.
 func (h *Handler) Tunnel(wrap func(net.Conn) net.Conn) {
 	dial := h.nodes.Transport().DialContext
 	h.nodes.Transport().DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -29,16 +28,16 @@ func (h *Handler) Tunnel(wrap func(net.Conn) net.Conn) {
 	}
 }
 
-// Unpool has each request to another node have a connection of its own.
+// Unpool gives each request to another node a connection of its own.
 func (h *Handler) Unpool() { h.nodes.Transport().DisableKeepAlives = true }
 
-// HasLeft reports whether another node has told that the client at an address left it.
+// HasLeft reports whether another node has sent a notice that the client at an address left it.
 func (h *Handler) HasLeft(from string) bool { return h.nodes.HasLeft(from, time.Time{}) }
 
-// Decoded is what decoding says of a POST.
+// Decoded is the result of decoding a POST.
 type Decoded struct {
-	Modern bool // it is of revision 2026-07-28
-	Taken  bool // it is to be served; else it was answered
+	Modern bool // the POST is of revision 2026-07-28
+	Taken  bool // the POST was not answered yet, and can be served
 }
 
 // DecodeModern decodes a POST.
@@ -50,5 +49,5 @@ func (h *Handler) DecodeModern(w http.ResponseWriter, r *http.Request, msgs []js
 	return Decoded{Modern: true, Taken: h.modern.Decode(w, &x)}
 }
 
-// AddFeature adds a feature. It must be called before there is a request.
+// AddFeature adds a feature. It must be called before the first request.
 func (h *Handler) AddFeature(f modern.Feature) { h.modern.Features = append(h.modern.Features, f) }

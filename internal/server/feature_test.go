@@ -12,7 +12,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// greeting is a feature: a method of its own, and a member in each result of a tool. The server does not know it.
+// greeting is a feature that the server does not know: a method, and a member in each result of a tool.
 type greeting struct{}
 
 const methodGreet = "example.com/greet"
@@ -49,7 +49,7 @@ func (greeting) Listen(*modern.Request, *jsonrpc.Message, modern.Again) (modern.
 	return nil, nil
 }
 
-// A feature is added by a type, and a line in Options.Features, without a change to what serves requests.
+// A feature is a type and a line in Options.Features: the code that serves requests does not change.
 func TestFeatureIsAdded(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})

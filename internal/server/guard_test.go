@@ -11,8 +11,7 @@ import (
 	"holdfast/internal/server"
 )
 
-// publicly has a server believe that requests come in on an address that is not
-// loopback.
+// publicly wraps the handler so that requests seem to come in on an address that is not loopback.
 func publicly(s *http.Server) {
 	next := s.Handler
 	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -21,7 +20,7 @@ func publicly(s *http.Server) {
 	})
 }
 
-// requests are one at each entry point, with what it answers if it is let in.
+// requestsOf returns a request for each entry point, with the status of its answer if it is admitted.
 func requestsOf() map[*crafted]int {
 	return map[*crafted]int{
 		{body: callAs(`"d"`, "steps", `{"key":"entry"}`)}: 200,
@@ -57,7 +56,7 @@ func (p *peer) admits(t *testing.T, host, origin string, ok bool) {
 				t.Errorf("%s: %d, want %d", what, got.StatusCode, want)
 			}
 			if c.method == "" {
-				w.all() // so that its id is free, and the tool has run
+				w.all() // then the request's id is free, and the tool has run
 			}
 			w.c.Close()
 			continue
@@ -72,8 +71,8 @@ func (p *peer) admits(t *testing.T, host, origin string, ok bool) {
 	}
 }
 
-// TestHost is DNS rebinding: on a loopback address, only names of this machine
-// are served, whatever else is asked for.
+// TestHost is DNS rebinding: on a loopback address, only requests with a Host of this machine are
+// served, at any entry point.
 func TestHost(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
@@ -118,7 +117,7 @@ func TestHost(t *testing.T) {
 	n = newNode(t, config{server: server.Options{AllowedHosts: []string{"*"}}})
 	n.connect("2025-11-25", nil).admits(t, "any.example", "", true)
 
-	// Elsewhere the names are not known, unless they were given.
+	// On other addresses any Host is served, unless AllowedHosts is set.
 	n = newNode(t, config{http: publicly})
 	n.connect("2025-11-25", nil).admits(t, "any.example", "", true)
 	n = newNode(t, config{http: publicly, server: server.Options{AllowedHosts: []string{"mcp.example", "127.0.0.1"}}})
@@ -127,8 +126,8 @@ func TestHost(t *testing.T) {
 	p.admits(t, "any.example", "", false)
 }
 
-// TestOrigin refuses web pages that were not allowed (2025-11-25, Transports,
-// "Security Warning").
+// TestOrigin has requests of web pages: pages that are not allowed are refused (2025-11-25,
+// Transports, "Security Warning").
 func TestOrigin(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
@@ -175,11 +174,11 @@ func TestOrigin(t *testing.T) {
 	p = allow("*")
 	p.admits(t, p.n.addr, "Origin: https://any.example", true)
 	p.admits(t, p.n.addr, "Origin: null", true)
-	p.admits(t, "evil.example", "Origin: https://any.example", false) // which says nothing of hosts
+	p.admits(t, "evil.example", "Origin: https://any.example", false) // AllowedOrigins does not concern hosts
 
-	// Away from loopback a page of this machine is as foreign as any, and one of
-	// the server's own host only counts where nobody can have pointed that name
-	// here.
+	// Away from loopback, a page of this machine is as foreign as any other. A page of the
+	// server's own host is admitted only if the host is in AllowedHosts or is an address: another
+	// name may have been pointed here by its owner.
 	p = newNode(t, config{http: publicly, server: server.Options{AllowedHosts: []string{"mcp.example", "203.0.113.7", "127.0.0.1"}}}).
 		connect("2025-11-25", nil)
 	for origin, ok := range map[string]bool{
@@ -192,7 +191,7 @@ func TestOrigin(t *testing.T) {
 	}
 	p.admits(t, "mcp.example:443", "Origin: https://mcp.example", true)
 	p.admits(t, "mcp.example:443", "Origin: http://mcp.example", false)
-	// A browser that says so knows whether page and server have the same scheme.
+	// A browser that sends Sec-Fetch-Site knows whether page and server have the same scheme.
 	p.admits(t, "mcp.example", "Origin: https://mcp.example\r\nSec-Fetch-Site: same-origin", true)
 	p.admits(t, "mcp.example", "Origin: http://mcp.example\r\nSec-Fetch-Site: cross-site", false)
 	p.admits(t, "203.0.113.7:80", "Origin: http://203.0.113.7:80", true)
@@ -203,8 +202,8 @@ func TestOrigin(t *testing.T) {
 	p.admits(t, "rebound.example", "Origin: http://rebound.example", false)
 }
 
-// A page of another site can send a GET without an Origin: a fetch in no-cors mode, an
-// image, a frame, a link. The browser says so in Sec-Fetch-Site.
+// A page of another site can send a GET without an Origin: a fetch in no-cors mode, an image, a
+// frame, a link. The browser's Sec-Fetch-Site tells it, and the server refuses it.
 func TestFetchSite(t *testing.T) {
 	t.Parallel()
 	site := func(p *peer, host string, values map[string]bool) {
@@ -222,11 +221,11 @@ func TestFetchSite(t *testing.T) {
 	site(p, p.n.addr, foreign)
 	site(p, p.n.addr, map[string]bool{"same-origin": true})
 	p = newNode(t, config{server: server.Options{AllowedOrigins: []string{"https://app.example"}}}).connect("2025-11-25", nil)
-	site(p, p.n.addr, foreign) // from there or from elsewhere, who knows?
+	site(p, p.n.addr, foreign) // Sec-Fetch-Site does not tell which site
 	p = newNode(t, config{server: server.Options{AllowedOrigins: []string{"*"}}}).connect("2025-11-25", nil)
 	site(p, p.n.addr, map[string]bool{"cross-site": true, "same-site": true})
 
-	// Elsewhere the page of the same origin may be one of a name that was pointed here.
+	// On other addresses, a page of the same origin may have a name that its owner pointed here.
 	p = newNode(t, config{http: publicly}).connect("2025-11-25", nil)
 	site(p, "any.example", foreign)
 	site(p, "any.example", map[string]bool{"same-origin": false})
@@ -238,8 +237,8 @@ func TestFetchSite(t *testing.T) {
 	site(p, "any.example", map[string]bool{"same-origin": false})
 }
 
-// TestCORS is failure 14: what a browser's script needs, on the preflight and on
-// real responses, errors too.
+// TestCORS is failure 14: a preflight and all other responses, errors too, have the headers that
+// a browser's script needs.
 func TestCORS(t *testing.T) {
 	t.Parallel()
 	const app = "https://app.example"

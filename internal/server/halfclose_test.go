@@ -11,7 +11,7 @@ import (
 	"holdfast/e2e"
 )
 
-// slowStart is a backend that starts for as long as somebody waits.
+// slowStart is a backend that does not start before its context is done.
 type slowStart struct{}
 
 func (slowStart) Open(ctx context.Context, _ backend.Start, _ backend.Sink) (backend.Conn, error) {
@@ -19,8 +19,8 @@ func (slowStart) Open(ctx context.Context, _ backend.Start, _ backend.Sink) (bac
 	return nil, fmt.Errorf("start the server: %w", context.Cause(ctx))
 }
 
-// A client that has said all that it has to say, and reads, is told when to come back if
-// its session was not opened for that. The server has not failed.
+// A client that half-closes its connection after an initialize, and reads, gets a 503 if its
+// session was not opened: the server has not failed.
 func TestHalfClosedInitialize(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{backend: slowStart{}})
@@ -36,7 +36,7 @@ func TestHalfClosedInitialize(t *testing.T) {
 	}
 }
 
-// A client that speaks another HTTP is mistaken, and the server has not failed.
+// A client that speaks another version of HTTP, or an unknown transfer coding, gets a 400.
 func TestOtherHTTP(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})

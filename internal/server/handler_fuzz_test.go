@@ -21,13 +21,13 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// FuzzHandler gives the handler whatever net/http takes for a request. It does not panic
-// and does not hang; it answers with no failure of its own; and an error that is JSON is
-// JSON-RPC. SESSION, OTHER and PAIR stand for ids of sessions that there are.
+// FuzzHandler passes to the handler any text that net/http takes for a request. The handler does
+// not panic or hang, its only status over 499 is a 503 with Retry-After, and an error in JSON is
+// JSON-RPC. SESSION and OTHER stand for ids of open sessions, PAIR for an id of none.
 func FuzzHandler(f *testing.F) {
 	every := 1
 	if flag.Lookup("test.fuzz").Value.String() != "" {
-		every = 10 // else a short run comes to nothing new
+		every = 10 // else a short run finds no new inputs
 	}
 	for i, s := range e2e.StrangeRequests(e2e.Place{Host: "127.0.0.1", Session: "SESSION", Other: "OTHER", Pair: "PAIR"}) {
 		if _, err := http.ReadRequest(bufio.NewReader(strings.NewReader(s.Bytes))); err == nil && len(s.Bytes) < 2048 && i%every == 0 {
@@ -51,7 +51,7 @@ func FuzzHandler(f *testing.F) {
 		return w
 	}
 	one, other := "", ""
-	renew := func(id *string) { // an input may have ended it
+	renew := func(id *string) { // an input may have ended the session
 		if *id == "" || post(*id, `{"jsonrpc":"2.0","id":"p","method":"ping"}`).Code != http.StatusOK {
 			*id = post("", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`).Header().Get("Mcp-Session-Id")
 		}
@@ -69,7 +69,7 @@ func FuzzHandler(f *testing.F) {
 		req = req.WithContext(context.WithValue(ctx, http.LocalAddrContextKey, net.Addr(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 80})))
 		req.RemoteAddr = "127.0.0.1:1"
 		w := &leaver{head: make(http.Header), leave: leave}
-		patience := time.AfterFunc(50*time.Millisecond, leave) // where nothing is said at all
+		patience := time.AfterFunc(50*time.Millisecond, leave) // for a request without any answer
 		defer patience.Stop()
 		served := make(chan struct{})
 		go func() {
@@ -85,7 +85,7 @@ func FuzzHandler(f *testing.F) {
 	})
 }
 
-// A leaver takes an answer, and leaves soon after it has begun.
+// A leaver is a client that leaves soon after its answer has begun.
 type leaver struct {
 	leave context.CancelFunc
 

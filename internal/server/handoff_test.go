@@ -23,7 +23,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// handOffs has calls handed off soon, but those of one tool.
+// handOffs returns a config in which calls are handed off soon, except those of the tool steps.
 func handOffs() config {
 	return config{session: session.Options{
 		Keep: 10 * time.Minute,
@@ -36,9 +36,9 @@ func handOffs() config {
 	}}
 }
 
-// A host is a client that calls tools, and waits for the answers.
+// A host is a client that makes requests, and waits for the answers.
 type host interface {
-	// ask makes a request, and returns the response and what came before it.
+	// ask makes a request, and returns the response and the messages before it.
 	ask(method, params string) (jsonrpc.Message, []jsonrpc.Message)
 }
 
@@ -59,7 +59,7 @@ func requestOf(id int, method, params string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`, id, method, params)
 }
 
-// said reads a reply: its response, and what comes before that.
+// said returns the response in a reply, and the messages before it.
 func said(t testing.TB, r reply) (response jsonrpc.Message, before []jsonrpc.Message) {
 	t.Helper()
 	if r.header.Get("Content-Type") == "application/json" {
@@ -94,7 +94,7 @@ func (p *modernHost) ask(method, params string) (jsonrpc.Message, []jsonrpc.Mess
 	return said(p.n.t, p.modern(method, name, params, p.capabilities))
 }
 
-// A talking host is one on a connection that goes both ways.
+// A talking host is a client on a connection that goes both ways.
 type talking struct {
 	*talker
 	ids int
@@ -114,7 +114,7 @@ func (c *talking) ask(method, params string) (jsonrpc.Message, []jsonrpc.Message
 	}
 }
 
-// A pairHost is one of revision 2024-11-05.
+// A pairHost is a client of revision 2024-11-05.
 type pairHost struct {
 	*pair
 	ids int
@@ -134,7 +134,7 @@ func (c *pairHost) ask(method, params string) (jsonrpc.Message, []jsonrpc.Messag
 	}
 }
 
-// hosts begin to talk to a node, each in another way.
+// hosts begin a session of a client at a node, for each transport.
 var hosts = map[string]func(n *node) host{
 	"post":   func(n *node) host { return &posting{peer: n.connect("2025-11-25", nil)} },
 	"keyed":  func(n *node) host { return &posting{peer: n.connect("2025-06-18", nil)} },
@@ -159,13 +159,13 @@ func talk(n *node, open dialer, capabilities string) host {
 	return &talking{talker: c}
 }
 
-// A handedOff is what a host is told of a call.
+// A handedOff is an answer to a host about a call that was handed off.
 type handedOff struct {
 	handoff.State
 	text  string
 	error bool
 	raw   jsonrpc.Message
-	more  []jsonrpc.Message // that came before the response
+	more  []jsonrpc.Message // messages before the response
 }
 
 func tellOf(t testing.TB, m jsonrpc.Message) (is handedOff) {
@@ -208,7 +208,7 @@ func handOff(t testing.TB, h host, tool, arguments string) handedOff {
 	return is
 }
 
-// wait calls one of our tools.
+// wait calls one of Holdfast's tools.
 func wait(t testing.TB, h host, tool, handle, more string) handedOff {
 	t.Helper()
 	m, before := h.ask("tools/call", toolCall(tool, fmt.Sprintf(`{"handle":%q%s}`, handle, more)))
@@ -227,7 +227,7 @@ func waitFor(t testing.TB, h host, handle, status string) (is handedOff) {
 	return is
 }
 
-// What took long is answered with a handle, on every transport, and the handle gives the result.
+// A call that takes long is answered with a handle, on every transport, and the handle gives the result.
 func TestHandOff(t *testing.T) {
 	t.Parallel()
 	for name, begin := range hosts {
@@ -246,7 +246,7 @@ func TestHandOff(t *testing.T) {
 				p.head = []string{keyed("k2")}
 			}
 			is := handOff(t, h, "hold", `{"key":"k"}`)
-			if p, ok := h.(*posting); ok && name == "keyed" { // the same again
+			if p, ok := h.(*posting); ok && name == "keyed" { // the same request again
 				p.ids--
 				if again := handOff(t, h, "hold", `{"key":"k"}`); string(again.raw.Raw) != string(is.raw.Raw) {
 					t.Errorf("under the same key: %s", again.raw.Raw)
@@ -292,7 +292,7 @@ func TestHandOff(t *testing.T) {
 	}
 }
 
-// Handles that are not good for anything are refused, all in the same words.
+// Invalid handles, and those of another principal, are refused with the same text.
 func TestHandOffOfAnother(t *testing.T) {
 	t.Parallel()
 	c := handOffs()
@@ -325,7 +325,7 @@ func TestHandOffOfAnother(t *testing.T) {
 	}
 }
 
-// A handle whose call is no longer kept gets the answer of one that was made up.
+// A handle of a call that is no longer kept gets the same answer as an invalid handle.
 func TestHandOffNotKept(t *testing.T) {
 	t.Parallel()
 	c := handOffs()
@@ -340,8 +340,8 @@ func TestHandOffNotKept(t *testing.T) {
 	}
 }
 
-// A cancellation of the request does nothing once its call was handed off, and what the call says
-// is not told to the request.
+// A cancellation of the request does nothing once its call was handed off, and later messages of
+// the call do not reach the request's stream.
 func TestHandOffCancelledRequest(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, handOffs())
@@ -356,7 +356,7 @@ func TestHandOffCancelledRequest(t *testing.T) {
 	}
 }
 
-// A server's own tool of the name of one of ours stays the server's. Nothing is handed off then.
+// If the server has a tool with the name of one of Holdfast's tools, calls of it go to the server, and no call is handed off.
 func TestHandOffOwnTool(t *testing.T) {
 	t.Parallel()
 	c := handOffs()
@@ -369,7 +369,7 @@ func TestHandOffOwnTool(t *testing.T) {
 	if m, _ := h.ask("tools/call", toolCall("holdfast_wait", `{"handle":"AAAAAAAAAAAAAAAA.BBBBBBBBBBBBBBBB1"}`)); !strings.Contains(string(m.Raw), "the server's") {
 		t.Errorf("called: %s", m.Raw)
 	}
-	other := &posting{peer: n.connect("2025-11-25", nil)} // whose session does not know
+	other := &posting{peer: n.connect("2025-11-25", nil)} // this session has not listed the tools
 	if m, _ := other.ask("tools/call", toolCall("holdfast_wait", `{"handle":"x"}`)); !strings.Contains(string(m.Raw), "the server's") {
 		t.Errorf("called first: %s", m.Raw)
 	}
@@ -378,13 +378,13 @@ func TestHandOffOwnTool(t *testing.T) {
 	}
 }
 
-// A server that hands calls off itself is asked not to in a call that may become a task, which
-// would end with a handle.
+// A server that hands calls off itself is asked not to do so for a call that may become a task:
+// the task would end with a handle.
 func TestTaskNotHandedOff(t *testing.T) {
 	t.Parallel()
 	c := tasksConfig()
 	c.session.Polls = true
-	ends := make(chan struct{}) // once the first call is a task
+	ends := make(chan struct{}) // closed once the first call is a task
 	end := sync.OnceFunc(func() { close(ends) })
 	defer end()
 	c.backend = message.New(message.HandlerFunc(func(x *message.Exchange) {
@@ -422,8 +422,8 @@ func TestTaskNotHandedOff(t *testing.T) {
 	}
 }
 
-// tooled is a server with a list of tools. A tool takes longer than calls here before they are
-// handed off: until end is closed, or for a while if it is nil.
+// tooled is a server with a list of tools. A tool takes longer than the time to a hand-off: until
+// end is closed, or for 400 ms if end is nil.
 func tooled(list string, end <-chan struct{}) backend.Backend {
 	return message.New(message.HandlerFunc(func(x *message.Exchange) {
 		switch x.Method {
@@ -449,8 +449,8 @@ func tooled(list string, end <-chan struct{}) backend.Backend {
 	}))
 }
 
-// What the backend asks while its call goes on reaches the client: where one of our tools waits,
-// else on the standalone stream if there is one, else where one of our tools waits next.
+// A question of the backend in a call that was handed off reaches the client: with a waiting
+// holdfast_wait, else on the standalone stream if there is one, else with the next holdfast_wait.
 func TestHandOffAsks(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, handOffs())
@@ -460,7 +460,7 @@ func TestHandOffAsks(t *testing.T) {
 		n.script.mu.Unlock()
 		held.Request([]byte(`"q1"`), "elicitation/create", []byte(`{"message":"?"}`))
 	}
-	t.Run("post", func(t *testing.T) { // which has no standalone stream
+	t.Run("post", func(t *testing.T) { // without a standalone stream
 		h := &posting{peer: n.connect("2025-11-25", nil)}
 		is := handOff(t, h, "hold", `{}`)
 		question(n.release(1)[0])
@@ -488,7 +488,7 @@ func TestHandOffAsks(t *testing.T) {
 			t.Errorf("at the end: %s", end.raw.Raw)
 		}
 	})
-	t.Run("websocket", func(t *testing.T) { // on which the standalone stream is read
+	t.Run("websocket", func(t *testing.T) { // reads the standalone stream
 		h := talk(n, openSocket, "").(*talking)
 		is := handOff(t, h, "hold", `{}`)
 		question(n.release(1)[0])
@@ -523,7 +523,7 @@ func TestHandOffAsks(t *testing.T) {
 	})
 }
 
-// waitsLong is handOffs where our tools wait for long, once the call was handed off and waits is set.
+// waitsLong returns handOffs, in which Holdfast's tools wait for an hour once waits is set.
 func waitsLong() (c config, waits *atomic.Bool) {
 	waits = new(atomic.Bool)
 	c = handOffs()
@@ -536,7 +536,7 @@ func waitsLong() (c config, waits *atomic.Bool) {
 	return c, waits
 }
 
-// A client that cancels our tool is asked again, by the next, what it was asked on the first.
+// A client that cancels a holdfast_wait after it got a question gets the same question from the next one.
 func TestHandOffAskedAgain(t *testing.T) {
 	t.Parallel()
 	c, waits := waitsLong()
@@ -546,11 +546,11 @@ func TestHandOffAskedAgain(t *testing.T) {
 	waits.Store(true)
 	held := n.release(1)[0]
 	n.script.mu.Lock()
-	n.script.held = append(n.script.held, held) // whom the answer is for
+	n.script.held = append(n.script.held, held) // the answer ends this call
 	n.script.mu.Unlock()
 	held.Request([]byte(`"q1"`), "elicitation/create", []byte(`{"message":"?"}`))
 	var ids []string
-	for range 3 { // cancelled each time
+	for range 3 { // the client cancels each
 		h.ids++
 		w := h.open("POST", "/mcp", requestOf(h.ids, "tools/call", toolCall(handoff.ToolWait, fmt.Sprintf(`{"handle":%q}`, is.Handle))))
 		m := mcptest.Parse(string(w.message().Data))
@@ -572,11 +572,11 @@ func TestHandOffAskedAgain(t *testing.T) {
 	}
 }
 
-// A question that was asked before the call was handed off is answered as before.
+// A question that the client got before its call was handed off can still be answered.
 func TestHandOffAsked(t *testing.T) {
 	t.Parallel()
 	for name, begin := range hosts {
-		if name == "modern" { // is not handed off while it is asked
+		if name == "modern" { // a modern call is not handed off while it waits for an answer
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
@@ -610,7 +610,7 @@ func TestHandOffAsked(t *testing.T) {
 	}
 }
 
-// A client that says that it waits for as long as it takes is handed nothing.
+// A client that sends "holdfast/handoff": false gets no handle, however long the call takes.
 func TestHandOffUnwanted(t *testing.T) {
 	t.Parallel()
 	for _, era := range []string{"post", "pair", "websocket"} {
@@ -624,7 +624,7 @@ func TestHandOffUnwanted(t *testing.T) {
 				answer <- m
 			}()
 			held := n.release(1)
-			handOff(t, other, "hold", `{}`) // which began later
+			handOff(t, other, "hold", `{}`) // a later call
 			held[0].Result(result("the end"))
 			if m := <-answer; !strings.Contains(string(m.Raw), "the end") {
 				t.Errorf("the call ended with %s", m.Raw)
@@ -634,7 +634,7 @@ func TestHandOffUnwanted(t *testing.T) {
 	}
 }
 
-// The last progress of a request of a batch is its own.
+// The state of a call from a batch has that call's last progress, and not another's.
 func TestHandOffBatchProgress(t *testing.T) {
 	t.Parallel()
 	c := handOffs()
@@ -693,8 +693,8 @@ func TestHandOffBatch(t *testing.T) {
 	}
 }
 
-// Tools with an outputSchema, and those of which nothing is known, are answered as hosts that check
-// results can take it.
+// The hand-off of a tool with an outputSchema, which the client has not listed, is an error without
+// structuredContent, so that hosts which check results accept it.
 func TestHandOffShaped(t *testing.T) {
 	t.Parallel()
 	c := handOffs()
@@ -715,7 +715,7 @@ func TestHandOffShaped(t *testing.T) {
 	}
 }
 
-// Our tools stand on the last page of the list, and only clients without tasks have them.
+// Holdfast's tools are on the last page of the list alone, and only clients without tasks get them.
 func TestHandOffList(t *testing.T) {
 	t.Parallel()
 	c := handOffs()
@@ -754,7 +754,7 @@ func TestHandOffList(t *testing.T) {
 	}
 }
 
-// A call that was handed off goes on after its session was ended, and its client is gone.
+// A call that was handed off goes on after its session was ended.
 func TestHandOffAfterSession(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, handOffs())
@@ -781,15 +781,15 @@ func TestHandOffAfterSession(t *testing.T) {
 	}
 }
 
-// A question of a server that does not say which call asks it, as one over stdio, belongs to the call that
-// was handed off, and not to the holdfast_wait beside it: the server does not know of that.
+// A question of a server that does not name its call, such as a server over stdio, belongs to the call
+// that was handed off, and not to the holdfast_wait beside it, which the server does not know.
 func TestHandOffAskedBesideWait(t *testing.T) {
 	t.Parallel()
 	c, long := waitsLong()
 	n := newNode(t, c)
 	h := &posting{peer: n.connect("2025-11-25", nil)}
 	is := handOff(t, h, "hold", `{}`)
-	long.Store(true) // or it would not wait until it is seen to
+	long.Store(true) // else holdfast_wait would end before the test has seen it wait
 	held := n.release(1)[0]
 	listens := h.open("GET", "/mcp", "")
 	listens.head()
@@ -805,8 +805,8 @@ func TestHandOffAskedBesideWait(t *testing.T) {
 	held.Result(result("the end"))
 }
 
-// When a session ends that has a call which was handed off, its server hears what it needs to know: nobody will
-// answer what it has asked, and its other calls are wanted no more.
+// When a session with a call that was handed off ends, the server gets an error for its open question, and a
+// cancellation of the session's other call.
 func TestHandOffTellsOfEnd(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, handOffs())
@@ -836,8 +836,8 @@ func TestHandOffTellsOfEnd(t *testing.T) {
 	}
 }
 
-// The webhook of a request that was handed off is told once of its end, as nobody hears that from
-// the call, and not of the handle.
+// The webhook of a request that was handed off gets one message, at the call's end, and none for
+// the handle.
 func TestHandOffWebhook(t *testing.T) {
 	t.Parallel()
 	n, k := newHooked(t, handOffs())
@@ -849,7 +849,7 @@ func TestHandOffWebhook(t *testing.T) {
 	}
 	held := n.release(2)
 	held[0].Result(result("whole"))
-	k.want(`"a" completed`) // and not before that for a handle
+	k.want(`"a" completed`) // no message came for the handle before
 	if r := h.open("DELETE", "/mcp", "").all(); r.status != http.StatusNoContent {
 		t.Fatalf("DELETE: %d %s", r.status, r.body)
 	}
@@ -868,7 +868,8 @@ func TestHandOffWebhook(t *testing.T) {
 	}
 }
 
-// The webhook of a request that was handed off and has ended, and that its node has not kept before it was lost, is told by the next one.
+// If a call that was handed off has ended, and its node is lost before the webhook's message was kept, the next node sends the message
+// under the same key.
 func TestHandOffWebhookLost(t *testing.T) {
 	testlong.Only(t, "the next node waits whether the client comes back")
 	t.Parallel()
@@ -902,7 +903,7 @@ func TestHandOffWebhookLost(t *testing.T) {
 // toldAs returns the response of a reply.
 func toldAs(r reply) jsonrpc.Message { return mcptest.Parse(lastSaid(r)) }
 
-// Who cancels a call is told so once the store has its end, also where another append is under way.
+// The answer to a cancellation comes only once the store has the call's end, also while another append is under way.
 func TestHandOffCancelStored(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 1, handOffs())
@@ -914,9 +915,9 @@ func TestHandOffCancelStored(t *testing.T) {
 	talking := make(chan struct{})
 	go func() {
 		defer close(talking)
-		progress(held[1], 7, 1) // is appended for as long as the store is away
+		progress(held[1], 7, 1) // the append lasts until the store is back
 	}()
-	time.Sleep(50 * time.Millisecond) // for the append to begin: if it has not, the end of the other call waits for its own
+	time.Sleep(50 * time.Millisecond) // the append begins: if it has not, the end of the other call waits for its own append
 	told := make(chan handedOff, 1)
 	go func() { told <- wait(t, &posting{peer: h.peer, ids: 100}, handoff.ToolCancel, cancelled.Handle, "") }()
 	select {
@@ -934,7 +935,7 @@ func TestHandOffCancelStored(t *testing.T) {
 	waitFor(t, h, talks.Handle, handoff.Completed)
 }
 
-// A call is asked for at any node, also after its own is lost.
+// A handle is good at any node, also after the call's own node is lost.
 func TestHandOffOnAnyNode(t *testing.T) {
 	t.Parallel()
 	for name, begin := range hosts {

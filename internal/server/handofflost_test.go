@@ -14,8 +14,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A modern client that resumes its call by a token after that was handed off is told the handle,
-// as often as it comes.
+// A modern client that resumes a call by its token after the hand-off gets the handle, each time.
 func TestHandOffModernResume(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, handOffs())
@@ -40,7 +39,7 @@ func TestHandOffModernResume(t *testing.T) {
 	}
 }
 
-// ask asks the client of a held call, and has the answer end that call.
+// ask sends a question to the client of a held call. The answer ends the call.
 func (n *node) ask(held *message.Exchange, text string) {
 	n.script.mu.Lock()
 	n.script.held = append(n.script.held, held)
@@ -48,8 +47,8 @@ func (n *node) ask(held *message.Exchange, text string) {
 	held.Request([]byte(`"q"`), "elicitation/create", fmt.Appendf(nil, `{"message":%q}`, text))
 }
 
-// The node is lost of calls that were handed off and that ask. They run again, as they may, and
-// ask anew. An answer to the lost question does nothing.
+// The node of calls that were handed off is lost while they wait for an answer. The calls are
+// retry-safe: they run again, and send a new question. An answer to the lost question does nothing.
 func TestHandOffAsksNodeLost(t *testing.T) {
 	testlong.Only(t, "a node takes a while to be lost")
 	t.Parallel()
@@ -72,7 +71,7 @@ func TestHandOffAsksNodeLost(t *testing.T) {
 		t.Errorf("after the loss: %s after %v", now.raw.Raw, now.more)
 	}
 	waitFor(t, modern, ofModern.Handle, handoff.Working)
-	// Its requestState may be good no longer, which its client is told.
+	// The requestState may be invalid by now: then the client gets an error.
 	if m, _ := modern.ask("tools/call", modern.answering(ofModern.Handle, lostModern)); !strings.Contains(string(m.Raw), `"code":-32602`) && tellOf(t, m).Status != handoff.Working {
 		t.Errorf("answered too late: %s", m.Raw)
 	}
@@ -100,15 +99,15 @@ func TestHandOffAsksNodeLost(t *testing.T) {
 	}
 }
 
-// A question is what the host of a call that was handed off is asked by our tool.
+// A question is the message with which holdfast_wait asks the host of a call.
 type question struct{ message jsonrpc.Message }
 
-// answer is the response of a legacy client.
+// answer returns the response of a legacy client.
 func (q question) answer() string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, q.message.ID)
 }
 
-// asked waits until the host is asked.
+// asked waits until the host gets a question.
 func (p *posting) asked(t *testing.T, handle string) (q question) {
 	t.Helper()
 	mcptest.Eventually(t, "the question", time.Minute, func() bool {
@@ -131,7 +130,7 @@ func (p *modernHost) asked(t *testing.T, handle string) (q question) {
 	return q
 }
 
-// answering is the params of the call of our tool with the answer.
+// answering returns the params of a call of holdfast_wait with the answer.
 func (p *modernHost) answering(handle string, q question) string {
 	key := ""
 	jsonrpc.Each(jsonrpc.Field(q.message.Raw, "result", "inputRequests"), func(name, _ []byte) { key = string(name) })

@@ -12,7 +12,7 @@ import (
 	"holdfast/internal/session"
 )
 
-// A URI over 8 KiB is refused, in each method that names one, over each transport, and the request is told so by its id.
+// A URI over 8 KiB is refused in each method with a URI, over each transport, and the error has the id of the request.
 func TestLongURIs(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
@@ -31,17 +31,17 @@ func TestLongURIs(t *testing.T) {
 		"resources/unsubscribe": `{"uri":"%s"}`,
 		"completion/complete":   `{"ref":{"type":"ref/resource","uri":"%s"},"argument":{"name":"a","value":"b"}}`,
 		"subscriptions/listen":  `{"notifications":{"resourceSubscriptions":["a\"b","%s"]}}`,
-		"vendor/uri":            `{"uri":"%s"}`, // which is the server's business
+		"vendor/uri":            `{"uri":"%s"}`, // a method of the server's own: the URI is not checked
 	} {
 		for uri, long := range map[string]bool{
 			most:       false,
 			most + "u": true,
-			strings.Repeat(`\u0061`, protocol.MaxURI):   false, // which is shorter than it is written
+			strings.Repeat(`\u0061`, protocol.MaxURI):   false, // the URI is shorter than its escaped form
 			strings.Repeat(`\u0061`, protocol.MaxURI+1): true,
 		} {
 			long = long && method != "vendor/uri"
 			if !long && method == "subscriptions/listen" {
-				continue // which would not end
+				continue // its answer would not end
 			}
 			check := func(over, said string) {
 				t.Helper()
@@ -84,7 +84,7 @@ func TestLongURIs(t *testing.T) {
 	}
 }
 
-// What a client of 2026-07-28 says of itself is bounded as an initialize request is.
+// The capabilities and clientInfo of a client of 2026-07-28 have the same bound as an initialize request.
 func TestLongClient(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{backend: newToolbox()})
@@ -104,15 +104,15 @@ func TestLongClient(t *testing.T) {
 	}
 }
 
-// holding returns a node whose sessions may hold little, and what they hold.
+// holding returns a node with little memory for sessions, and a function that returns the bytes that they hold.
 func holding(t *testing.T, c config) (n *node, held func() int64) {
 	c.server.Principal, c.memory = asUser, memory.Options{TotalBytes: 512 << 10, TenantBytes: 256 << 10}
 	n = newNode(t, c)
 	return n, n.store.Held
 }
 
-// Sessions count, with what they keep of their clients, for the tenant whose they are. At the bound others begin
-// sessions, and what has ended counts no more.
+// A session counts for its tenant, with the data that it keeps of its client's initialize. At the bound,
+// other tenants can still begin sessions, and sessions that have ended no longer count.
 func TestSessionsWithinMemory(t *testing.T) {
 	t.Parallel()
 	n, held := holding(t, config{})
@@ -165,7 +165,7 @@ func TestSessionsWithinMemory(t *testing.T) {
 	}
 }
 
-// Carriers of modern clients count with what these say of themselves.
+// A carrier of a modern client counts, with the client's capabilities.
 func TestCarriersWithinMemory(t *testing.T) {
 	t.Parallel()
 	n, held := holding(t, config{backend: newToolbox()})
@@ -189,7 +189,7 @@ func TestCarriersWithinMemory(t *testing.T) {
 	}
 }
 
-// Subscriptions count, until their client ends them or its session.
+// A subscription counts until its client ends it, or its session ends.
 func TestSubscriptionsWithinMemory(t *testing.T) {
 	t.Parallel()
 	n, held := holding(t, config{server: server.Options{}})
@@ -199,7 +199,7 @@ func TestSubscriptionsWithinMemory(t *testing.T) {
 		return p.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"resources/%s","params":{"uri":"x:%d%s"}}`, method, i, strings.Repeat("u", 4<<10)))
 	}
 	for i := range 5 {
-		for range 3 { // it is one subscription
+		for range 3 { // the three requests make one subscription
 			if r := ask(p, "subscribe", i); r.status != 200 {
 				t.Fatalf("%d %s", r.status, r.body)
 			}

@@ -17,7 +17,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// keyed is the header that gives a request an idempotency key.
+// keyed returns the header that gives a request an idempotency key.
 func keyed(key string) string { return fmt.Sprintf("Idempotency-Key: %q", key) }
 
 // cutRequest sends the first n bytes of a request, and cuts the connection.
@@ -36,8 +36,8 @@ func (p *peer) cutRequest(text string, n int, how cut) {
 	c.Close()
 }
 
-// whole checks that a request under a key was answered with all that the call
-// said, and that its tool ran once.
+// whole checks that a request under a key was answered with all messages of the call, and that
+// the tool ran once.
 func (p *peer) whole(r reply, key string, steps int) error {
 	f := &follower{p: p, seen: map[string]bool{}}
 	if r.status != http.StatusOK || !r.whole {
@@ -46,7 +46,7 @@ func (p *peer) whole(r reply, key string, steps int) error {
 	if err := f.take(r); err != nil {
 		return err
 	}
-	if !f.done { // its first connection, served after this one, took over
+	if !f.done { // the first connection was served after this one, and superseded it
 		if err := f.rest(f.again()); err != nil {
 			return err
 		}
@@ -60,7 +60,7 @@ func (p *peer) whole(r reply, key string, steps int) error {
 	return nil
 }
 
-// eachCut calls try for places from 0 to n, many at a time.
+// eachCut calls try for every stride-th byte from 0 to n, many at a time.
 func eachCut(n, stride int, try func(at int)) {
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, 64)
@@ -74,8 +74,8 @@ func eachCut(n, stride int, try func(at int)) {
 	wg.Wait()
 }
 
-// TestKeyedRequestCut cuts a POST after every byte of the request, and makes it
-// again under the same key: the tool runs once, and its answer is whole.
+// TestKeyedRequestCut cuts a POST after each byte of the request, and makes it again under the
+// same key: the tool runs once, and the answer is whole.
 func TestKeyedRequestCut(t *testing.T) {
 	t.Parallel()
 	for _, how := range []cut{fin, rst} {
@@ -101,8 +101,8 @@ func TestKeyedRequestCut(t *testing.T) {
 	}
 }
 
-// TestKeyedResponseCut cuts a POST after every byte of its response. Made again,
-// it is answered from the beginning, or after the event that the client names.
+// TestKeyedResponseCut cuts a POST after each byte of its response (in most cases after each 14th).
+// The repeated request is answered from the beginning, or after the event that the client names.
 func TestKeyedResponseCut(t *testing.T) {
 	t.Parallel()
 	for _, how := range []cut{fin, rst, ghost} {
@@ -116,7 +116,7 @@ func TestKeyedResponseCut(t *testing.T) {
 					body := callAs(fmt.Sprintf("%q", fmt.Sprint("id", 1000+at)), "steps", fmt.Sprintf(`{"key":%q,"n":2,"pause":%d}`, key, pause))
 					return p.open("POST", "/mcp", body, append(extra, keyed(key))...), key
 				}
-				const longest = 1400 // bytes of the response, and more
+				const longest = 1400 // longer than the response, in bytes
 				stride := 1
 				if how != fin || pause > 0 || !testlong.Wanted() {
 					stride = 14
@@ -152,7 +152,7 @@ func TestKeyedResponseCut(t *testing.T) {
 	}
 }
 
-// TestKeyedTwins sends the same request several times at once.
+// TestKeyedTwins sends the same request several times at once, in two sessions of a principal: the tool runs once.
 func TestKeyedTwins(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{Retry: 20 * time.Millisecond, Principal: bearer}})
@@ -183,7 +183,8 @@ func TestKeyedTwins(t *testing.T) {
 	}
 }
 
-// TestKeyRefused is what a key may not be used for, and what it is ignored for.
+// TestKeyRefused uses a key for another request, and sends bad keys: both are refused. A key of another
+// principal is another key, and that of a notification is ignored.
 func TestKeyRefused(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{Principal: bearer}})
@@ -225,7 +226,7 @@ func TestKeyRefused(t *testing.T) {
 	alice.works("keys")
 }
 
-// TestKeyInMessage is a key for transports that have no headers.
+// TestKeyInMessage has keys in _meta, for transports without headers. A key in the header has precedence.
 func TestKeyInMessage(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
@@ -240,7 +241,7 @@ func TestKeyInMessage(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// Some encoders write a slash so.
+	// Some encoders escape a slash in this way.
 	escaped := strings.Replace(body, meta, `holdfast\/idempotencyKey`, 1)
 	refused(t, "another body", p.post(escaped), 422, codeInvalid, "new key")
 	if err := p.whole(p.post(with(meta, `"k"`, "two"), keyed("header")), "two", 0); err != nil {
@@ -271,7 +272,7 @@ func TestKeyedBatch(t *testing.T) {
 	refused(t, "a batch with less", p.post("["+callAs("1", "steps", `{"key":"b"}`)+"]", keyed("k")), 422, codeInvalid, "new key")
 }
 
-// TestKeyedElsewhere goes on with a call from another session of its principal.
+// TestKeyedElsewhere continues a call from another session of its principal.
 func TestKeyedElsewhere(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{Principal: bearer}})
@@ -301,7 +302,7 @@ func TestKeyedElsewhere(t *testing.T) {
 	}
 }
 
-// release0 says how many calls are held.
+// release0 returns the number of calls that are held.
 func (n *node) release0() int {
 	n.script.mu.Lock()
 	defer n.script.mu.Unlock()
@@ -323,7 +324,7 @@ func TestKeyedDropped(t *testing.T) {
 	}
 }
 
-// TestKeyIgnored is where there is nothing to come back to.
+// TestKeyIgnored has keys at a stateless server, and on initialize requests: they are ignored.
 func TestKeyIgnored(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{Shared: session.Shared{Stateless: true}}})

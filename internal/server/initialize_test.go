@@ -19,9 +19,9 @@ import (
 type counted struct {
 	backend.Backend
 	mu     sync.Mutex
-	opened []*http.Request // for which they were
+	opened []*http.Request // the requests for which conversations were opened
 	open   int
-	err    error // of Open
+	err    error // Open returns it
 }
 
 func newCounted() *counted {
@@ -55,7 +55,7 @@ func (c *countedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// counts returns how many conversations there were, and are.
+// counts returns how many conversations were opened in all, and are open.
 func (b *counted) counts() (opened, open int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -67,8 +67,8 @@ const (
 	ping1       = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
 )
 
-// Whatever comes before its initialize, no backend is opened for a client; and its
-// session of 2024-11-05 ends when it leaves then.
+// No backend is opened for a client before its initialize, whatever messages it sends. Its
+// session of 2024-11-05 ends if it leaves by then.
 func TestNothingBeforeInitialize(t *testing.T) {
 	t.Parallel()
 	b := newCounted()
@@ -95,8 +95,7 @@ func TestNothingBeforeInitialize(t *testing.T) {
 		t.Fatalf("%d conversations were opened before initialize", opened)
 	}
 
-	// The initialize opens it, and the backend is shown the request that began the
-	// session.
+	// The initialize opens the backend, which gets the request that began the session.
 	c.send(initialize0)
 	c.next()
 	socket.begin("2025-11-25", "{}")
@@ -107,7 +106,7 @@ func TestNothingBeforeInitialize(t *testing.T) {
 	}
 	b.mu.Unlock()
 
-	// One that was initialized stays when its client leaves; one that was not ends.
+	// A session that was initialized stays when its client leaves; one that was not ends.
 	sessions := n.sessions.Sessions()
 	c.w.c.Close()
 	left := n.pair(nil)
@@ -122,7 +121,7 @@ func TestNothingBeforeInitialize(t *testing.T) {
 	}
 }
 
-// A backend that can't be opened fails the initialize, which may be sent again.
+// An initialize fails if the backend can't be opened, and may be sent again.
 func TestInitializeNotOpened(t *testing.T) {
 	t.Parallel()
 	b := newCounted()

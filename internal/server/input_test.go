@@ -23,13 +23,13 @@ const (
 	codeUnsupported = -32022
 )
 
-// crafted is a request made by hand. Headers in head stand instead of the usual
-// ones; an empty line leaves one out.
+// crafted is a request made by hand. The lines in head replace the usual headers; an empty line
+// leaves its header out.
 type crafted struct {
 	method, target string // POST and /mcp if empty
 	head           map[string]string
 	body           string
-	raw            bool // body is sent as it is, and nothing said of its length
+	raw            bool // body is sent unchanged, without a Content-Length
 }
 
 func (p *peer) craft(c crafted) *wire {
@@ -75,8 +75,8 @@ func (p *peer) craft(c crafted) *wire {
 	return w
 }
 
-// refused checks that an answer is a JSON-RPC error about the HTTP request,
-// which says what is to be done.
+// refused checks that an answer is a JSON-RPC error about the HTTP request, with a text that
+// tells the client how to mend it.
 func refused(t testing.TB, what string, r reply, status, code int, says string) {
 	t.Helper()
 	var e struct {
@@ -96,7 +96,7 @@ func refused(t testing.TB, what string, r reply, status, code int, says string) 
 		t.Errorf("%s: the body is no error of a request (%v): %.300s", what, err, r.body)
 		return
 	}
-	if e.ID != nil && string(e.ID) != "1" { // which all requests have whose id can be read
+	if e.ID != nil && string(e.ID) != "1" { // the id of all requests here with a legible id
 		t.Errorf("%s: the error has the id %s", what, e.ID)
 	}
 	if e.Error.Code != code {
@@ -115,11 +115,11 @@ func (p *peer) works(what string) {
 	}
 }
 
-// TestBadBody is what a POST may not carry.
+// TestBadBody sends invalid bodies in a POST: each is refused with its error, and none has an effect.
 func TestBadBody(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
-	p := n.connect("2025-03-26", nil) // has batches, so that what is in them is looked at
+	p := n.connect("2025-03-26", nil) // a revision with batches, so that their messages are checked
 	run := callAs(`"c"`, "steps", `{"key":"bad"}`)
 	for _, tc := range []struct {
 		code int
@@ -183,7 +183,7 @@ func TestBadBody(t *testing.T) {
 		p := n.connect(version, nil)
 		refused(t, "batch in "+version, p.post("["+run+"]"), 400, codeInvalid, "no batches: send one message")
 		older := *p
-		older.version, older.header = "", http.Header{"Mcp-Protocol-Version": {"2025-03-26"}} // for once
+		older.version, older.header = "", http.Header{"Mcp-Protocol-Version": {"2025-03-26"}} // for this request alone
 		refused(t, "batch by header in "+version, older.post("["+run+"]"), 400, codeInvalid, "no batches: send one message")
 		p.works("a batch")
 	}
@@ -191,8 +191,7 @@ func TestBadBody(t *testing.T) {
 		`[{"jsonrpc":"2.0","id":9,"method":"initialize","params":{}},{"jsonrpc":"2.0","id":1,"method":"ping"}]`), 400, codeInvalid, "initialize")
 }
 
-// TestBadHeaders is content negotiation: what must be accepted, and what must
-// not be sent.
+// TestBadHeaders sends Content-Types: any but JSON is refused.
 func TestBadHeaders(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
@@ -220,7 +219,7 @@ func TestBadHeaders(t *testing.T) {
 	p.works("bad headers")
 }
 
-// TestBadLength is a body that is too large, or not all there.
+// TestBadLength is a body that is too large, or incomplete.
 func TestBadLength(t *testing.T) {
 	t.Parallel()
 	const most = 1 << 10
@@ -266,8 +265,8 @@ func TestBadLength(t *testing.T) {
 	}
 }
 
-// A request whose header has very many fields is refused, on any transport, whether they have one name or many; and the
-// session goes on.
+// A request with very many header fields, of one name or of many, is refused for POST, GET, DELETE and WebSockets, and
+// the session goes on.
 func TestManyFields(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
@@ -323,8 +322,8 @@ func TestHugeHeader(t *testing.T) {
 	p.works("large headers")
 }
 
-// TestBadSession is a session that is not there, on every method: exactly 404,
-// so that the client starts another, and 400 where none is named.
+// TestBadSession is an unknown session id, with every method: the status is 404, so that the
+// client starts another session, and 400 if there is no id.
 func TestBadSession(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
@@ -371,7 +370,7 @@ func TestBadSession(t *testing.T) {
 		} {
 			refused(t, fmt.Sprintf("%s with %q (%.60s)", c.method, line, c.body), p.craft(c).all(), 400, codeInvalid, "start with an initialize request")
 		}
-		notification := crafted{body: `{"jsonrpc":"2.0","method":"initialize"}`, head: head} // begins nothing
+		notification := crafted{body: `{"jsonrpc":"2.0","method":"initialize"}`, head: head} // a notification begins no session
 		refused(t, "initialize without an id", p.craft(notification).all(), 400, codeInvalid, `initialize has no "id"`)
 	}
 	p.works("requests for other sessions")
@@ -380,8 +379,7 @@ func TestBadSession(t *testing.T) {
 	}
 }
 
-// TestBadVersion is a protocol revision that is not spoken here, on every
-// method.
+// TestBadVersion is an unsupported protocol revision, with every method.
 func TestBadVersion(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
@@ -410,7 +408,7 @@ func TestBadVersion(t *testing.T) {
 	}
 }
 
-// TestBadMethod is HTTP methods that no endpoint knows.
+// TestBadMethod has HTTP methods that an endpoint does not allow: the status is 405, with Allow.
 func TestBadMethod(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})

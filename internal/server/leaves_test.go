@@ -10,7 +10,7 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// A client that leaves when it has the answer's event has read all, at any node: an equal call is another one.
+// A client that leaves once it has the event with the response has read all, at any node: an equal call afterwards is another call.
 func TestLeavesAtTheEvent(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 2, anyNode(server.RoleBoth))
@@ -43,8 +43,8 @@ func TestLeavesAtTheEvent(t *testing.T) {
 	}
 }
 
-// A client that comes back for a request which waits whether it is another one made again, with its id or with an event id, is there, though its first
-// connection has left.
+// A request waits until the node knows whether it is another one made again. If its client comes back meanwhile, with the request's id or an event
+// id, it counts as connected, though its first connection has left.
 func TestBackWhileItWaits(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 2, anyNode(server.RoleBoth))
@@ -67,7 +67,7 @@ func TestBackWhileItWaits(t *testing.T) {
 			w.head()
 			before.cut([]cut{fin, rst}[i/4%2])
 		} else {
-			time.Sleep(time.Duration(i%12) * time.Millisecond) // any time of those for which it waits
+			time.Sleep(time.Duration(i%12) * time.Millisecond) // any part of the time for which the request waits
 			w.cut([]cut{fin, rst}[i/4%2])
 			w = at.ask(again, "hold", args, "")
 		}

@@ -13,7 +13,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What the transports look at in a message grows with its members, and no faster.
+// The transports' work on a message grows linearly with the number of its members.
 func TestLinear(t *testing.T) {
 	request := func(params string) *jsonrpc.Message {
 		m, err := jsonrpc.Parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":` + params + `}`))

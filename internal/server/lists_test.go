@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestListsReadNoRecords has a client that asks for all its calls and tasks again and again, at two nodes with
-// sessions of others. The records of all sessions are not read each time; and what a lost node had is found
-// nevertheless.
+// TestListsReadNoRecords has a client that lists its calls and tasks again and again, at a node among sessions
+// of other principals. The node does not read the records of all sessions each time, and the calls of a lost
+// node are found nevertheless.
 func TestListsReadNoRecords(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 3, legacyTasksConfig())
@@ -34,7 +34,7 @@ func TestListsReadNoRecords(t *testing.T) {
 	asks := f.nodes[0].able("2025-11-25", "me")
 	before := f.engine.Count("List")
 	var work sync.WaitGroup
-	for i := range 4 { // one at a time is served
+	for i := range 4 { // the node serves one at a time
 		work.Go(func() {
 			for range 10 {
 				all(f.nodes[0])
@@ -45,7 +45,7 @@ func TestListsReadNoRecords(t *testing.T) {
 		})
 	}
 	work.Wait()
-	if n := f.engine.Count("List") - before; n > 5 { // with those of the sweep
+	if n := f.engine.Count("List") - before; n > 5 { // the sweep's reads included
 		t.Errorf("all records were read %d times", n)
 	}
 	f.nodes[2].kill()

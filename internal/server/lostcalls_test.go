@@ -23,7 +23,7 @@ import (
 type tardy struct {
 	net.Listener
 	by   time.Duration
-	over <-chan struct{} // the test is
+	over <-chan struct{} // closed when the test is over
 }
 
 func (l tardy) Accept() (net.Conn, error) {
@@ -50,13 +50,13 @@ func (c tardyConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// TestNoticedLate is a client that comes back with nothing but its session long
-// before it is noticed that it left. It hears its answer, whether that is written
-// to the old connection, or comes when it is noticed.
+// TestNoticedLate is a client that comes back with its session id alone, long before the server
+// notices that it left. It gets its answer, whether that comes before the server notices, and is
+// written to the old connection, or later.
 func TestNoticedLate(t *testing.T) {
 	t.Parallel()
 	const noticed = 1500 * time.Millisecond
-	var tests sync.WaitGroup // they wait more than they do
+	var tests sync.WaitGroup // the tests mostly wait
 	defer tests.Wait()
 	for _, answered := range []time.Duration{noticed - 400*time.Millisecond, noticed + 400*time.Millisecond} {
 		for _, version := range []string{"2025-06-18", "2025-11-25"} {
@@ -91,8 +91,8 @@ func noticedLate(t *testing.T, version string, how cut, noticed, answered time.D
 	}
 }
 
-// TestOnlyTheLast is a client that reads an answer, loses the next one on the same
-// connection, and comes back with nothing but its session. It hears that one only.
+// TestOnlyTheLast is a client that reads an answer, loses the next one on the same connection,
+// and comes back with its session id alone. It gets the lost answer only.
 func TestOnlyTheLast(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{Retry: 20 * time.Millisecond}})
@@ -118,7 +118,7 @@ func TestOnlyTheLast(t *testing.T) {
 			t.Errorf("%s: first %s", peers[i].version, ev.Data)
 		}
 	}
-	pass(t, 1200*time.Millisecond) // twice as long as an id is waited for
+	pass(t, 1200*time.Millisecond) // shorter than leastPatience (2 s), after which an answer would come again
 	for i, w := range back {
 		peers[i].unrelated("new")
 		if ev := w.message(); !strings.Contains(string(ev.Data), "new") {
@@ -127,14 +127,14 @@ func TestOnlyTheLast(t *testing.T) {
 	}
 }
 
-// unrelated has the server say something that belongs to no call.
+// unrelated has the server send a message that belongs to no call.
 func (p *peer) unrelated(text string) {
 	p.n.t.Helper()
 	p.post(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/unrelated","params":{"data":%q}}`, text))
 }
 
-// TestContinuedFromWhatIsKept is a client that comes back with nothing but its
-// session, when the beginning of what it lost is no longer kept. It hears the rest.
+// TestContinuedFromWhatIsKept is a client that comes back with its session id alone, when the
+// beginning of its call's stream is no longer kept. It gets the rest.
 func TestContinuedFromWhatIsKept(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{memory: memory.Options{StreamBytes: 4 << 10}})
@@ -161,8 +161,8 @@ func TestContinuedFromWhatIsKept(t *testing.T) {
 	}
 }
 
-// TestGoneUnread is what a connection below knows of its client before anybody
-// reads from it.
+// TestGoneUnread has clients that leave before their connection was read from: Gone reports it,
+// and does not report a client that has sent bytes.
 func TestGoneUnread(t *testing.T) {
 	t.Parallel()
 	h := server.New(server.Options{Manager: new(session.Manager)})
@@ -210,8 +210,8 @@ func TestGoneUnread(t *testing.T) {
 	}
 }
 
-// lateHeader is a response whose header takes its time. It notes when the body comes
-// before it.
+// lateHeader is a response with a delayed header. It notes in early that the body was written
+// before the header.
 type lateHeader struct {
 	http.ResponseWriter
 	body  chan struct{} // the body has begun
@@ -235,8 +235,8 @@ func (w *lateHeader) Write(b []byte) (int, error) {
 
 func (w *lateHeader) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// TestContinuedAfterHeader has clients come back with nothing but their session for a call
-// whose answer is there already. Its goroutine does not write before the stream is open.
+// TestContinuedAfterHeader is a client that comes back with its session id alone, for a call that was
+// answered already. The goroutine that continues the call does not write before the stream's header.
 func TestContinuedAfterHeader(t *testing.T) {
 	t.Parallel()
 	var early atomic.Bool
@@ -263,8 +263,8 @@ func TestContinuedAfterHeader(t *testing.T) {
 	}
 }
 
-// A client that comes back for a call which has ended without a response is told that there is nothing, once it has all that the
-// call has said: with another event id it would come back for ever.
+// A client that comes back for a call that has ended without a response gets a 204 once it has all messages of the call: with
+// another event id, it would come back for ever.
 func TestEndedWithoutResponse(t *testing.T) {
 	t.Parallel()
 	for _, steps := range []int{0, 2} {
@@ -297,7 +297,7 @@ func TestEndedWithoutResponse(t *testing.T) {
 				t.Errorf("after all, at the URL: %d %s", r.status, r.body)
 			}
 			gets, at := 0, primed.ID
-			for ; gets < 5; gets++ { // as a client does that comes back with the last id that it has
+			for ; gets < 5; gets++ { // as a client that comes back with its last event id
 				r := p.open("GET", "/mcp", "", "Last-Event-ID: "+at).all()
 				if r.status == http.StatusNoContent {
 					break
@@ -313,19 +313,19 @@ func TestEndedWithoutResponse(t *testing.T) {
 	}
 }
 
-// A client whose connection of a call breaks, that has an event id and does not come back with it, hears the rest of the call
-// on the stream that it had before, and does not hear again what it has heard. If it comes back after all, by the event id, it
-// gets what it was not told there, unless the other connection has broken since.
+// A client has an event id of a call, its connection breaks, and it does not come back with the id. It gets the rest of the
+// call on the standalone stream that it had open before, without the messages that it has. If it comes back with the event id
+// after all, it gets only the messages that it did not get there, or all, if that stream has broken or comes through a proxy.
 func TestToldOnTheOldStream(t *testing.T) {
 	testlong.Only(t, "a client has three seconds to come back")
 	t.Parallel()
 	for what, test := range map[string]struct {
 		version    string
-		early, cut bool // it comes back before the call has ended; its old stream has broken by then
-		proxied    bool // its old stream comes through a proxy, and may not arrive
+		early, cut bool // the client comes back before the call has ended; its old stream has broken by then
+		proxied    bool // the old stream comes through a proxy, and its messages may not arrive
 	}{
 		"after the end":             {version: "2025-11-25"},
-		"after the end, 2025-03-26": {version: "2025-03-26"}, // whose clients have no id before the first message
+		"after the end, 2025-03-26": {version: "2025-03-26"}, // its clients have no event id before the first message
 		"in the middle":             {version: "2025-11-25", early: true},
 		"after a cut":               {version: "2025-11-25", cut: true},
 		"behind a proxy":            {version: "2025-11-25", proxied: true},
@@ -341,7 +341,7 @@ func TestToldOnTheOldStream(t *testing.T) {
 			old := p.open("GET", "/mcp", "", through...)
 			old.head()
 			if test.version == "2025-11-25" {
-				if _, err := old.next(); err != nil { // primes
+				if _, err := old.next(); err != nil { // the priming event
 					t.Fatal(err)
 				}
 			}
@@ -387,7 +387,7 @@ func TestToldOnTheOldStream(t *testing.T) {
 			}
 			if !test.early {
 				r := back.all()
-				if r.status == http.StatusOK && !strings.Contains(string(r.body), "jsonrpc") { // it was faster than the node that wrote the last of it
+				if r.status == http.StatusOK && !strings.Contains(string(r.body), "jsonrpc") { // the request was faster than the goroutine that wrote the last message
 					r = p.open("GET", "/mcp", "", "Last-Event-ID: "+id).all()
 				}
 				if r.status != http.StatusNoContent {

@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// TestAllOfLostNodes has a node with many sessions of a principal drained, or lost.
-// All their calls, ended or not, are found by asking for everything that is mine: in
-// pages, each call once. What is another's stays where it is.
+// TestAllOfLostNodes drains or kills a node with many sessions of a principal.
+// requests/getStatus/all lists all the principal's calls, ended or not, in pages, each once.
+// Another principal's session is not taken over.
 func TestAllOfLostNodes(t *testing.T) {
 	t.Parallel()
-	const many = 70 // more than are taken over at a time
+	const many = 70 // more than a node takes over for one answer
 	for _, how := range []string{"drained", "lost"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
@@ -38,7 +38,7 @@ func TestAllOfLostNodes(t *testing.T) {
 				})
 			}
 			work.Wait()
-			own := f.nodes[1].able("2025-11-25", "me") // one of a node that lives
+			own := f.nodes[1].able("2025-11-25", "me") // a session of a node that lives
 			w := own.open("POST", "/mcp", call("hold", `{}`))
 			running := w.token()
 			want[running] = true
@@ -84,7 +84,7 @@ func TestAllOfLostNodes(t *testing.T) {
 			if how == "drained" && pages != 2 {
 				t.Errorf("%d pages", pages)
 			}
-			// A principal is not told of, and does not have moved, what is another's.
+			// The other principal's session was not taken over for the list.
 			here := f.nodes[1].sessions.Sessions() + f.nodes[2].sessions.Sessions()
 			if how == "drained" && here != many+1 {
 				t.Errorf("%d sessions here, want %d", here, many+1)

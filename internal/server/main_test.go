@@ -40,7 +40,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testlong.AtOnce(testlong.Either(64, 8)) // with -long some keep both processors busy
+	testlong.AtOnce(testlong.Either(64, 8)) // with -long some tests keep both processors busy
 	goleak.VerifyTestMain(m)
 }
 
@@ -52,7 +52,7 @@ type node struct {
 	store    *memory.Store
 	script   *script
 	addr     string
-	lists    bool // its backend answers tools/list
+	lists    bool // the backend answers tools/list
 }
 
 type config struct {
@@ -61,19 +61,19 @@ type config struct {
 	memory  memory.Options
 	backend backend.Backend // instead of the script
 	http    func(*http.Server)
-	store   func(stream.Store) stream.Store // put in front of the node's
-	listen  func(net.Listener) net.Listener // the same
-	bus     func(cluster.Bus) cluster.Bus   // the same, of a farm's nodes
-	// How long a farm's stores wait for their engine; 0: as long as a machine may stand
+	store   func(stream.Store) stream.Store // wraps the node's store
+	listen  func(net.Listener) net.Listener // wraps the listener
+	bus     func(cluster.Bus) cluster.Bus   // wraps the bus of a farm's nodes
+	// How long a farm's stores wait for their engine; 0: as long as a busy machine may stand
 	// still.
 	patience time.Duration
-	silence  time.Duration // after which a farm's node is taken for lost; 0: cluster's own
-	dir      string        // where a node that is alone keeps which sessions were ended
-	life     time.Duration // how long sessions can be revived; 0: they are not
-	tasks    time.Duration // how old a call of a modern client is when it becomes a task; 0: none does
+	silence  time.Duration // after which a farm's node counts as lost; 0: the default of cluster
+	dir      string        // where a single node keeps the list of sessions that were ended
+	life     time.Duration // how long sessions can be revived; 0: not at all
+	tasks    time.Duration // the age at which a modern client's call becomes a task; 0: never
 }
 
-// manage has the sessions of a handler managed.
+// manage sets the server options that depend on the session manager.
 func (c *config) manage(sessions *session.Manager) {
 	after := c.tasks
 	if c.server.Stateless {
@@ -105,7 +105,7 @@ func newNode(t testing.TB, c config) *node {
 	return n
 }
 
-// serve makes the handler of a node with a store, and serves it.
+// serve makes the handler of a node with a store, and starts an HTTP server for it.
 func (n *node) serve(c *config, store stream.Store) *httptest.Server {
 	c.server.UpgradeAfter = cmp.Or(c.server.UpgradeAfter, unhurried)
 	c.server.InputGrace = cmp.Or(c.server.InputGrace, unhurried)
@@ -139,19 +139,19 @@ func (n *node) serve(c *config, store stream.Store) *httptest.Server {
 	return ts
 }
 
-// unhurried is how long a light call, a client's input, or a word of a silent call is waited for where a test has no other wish:
-// how long it takes on a busy machine decides nothing.
+// unhurried is the server's time limit for light calls, clients' input, pings and keep-alives, unless a test sets another: it is
+// so long that a busy machine does not change a test's result.
 const unhurried = time.Minute
 
-// script is a server whose tools do what their arguments say.
+// script is a server with tools that do as their arguments say.
 type script struct {
 	mu   sync.Mutex
-	runs map[string]int // how often a tool ran, by the key it was given
+	runs map[string]int // number of runs by the argument "key"
 	held []*message.Exchange
 	asks int
 
-	refused   int      // questions that nobody is to answer
-	cancelled []string // ids of requests
+	refused   int      // errors in answer to the script's questions
+	cancelled []string // ids of the requests that were cancelled
 }
 
 type steps struct {
@@ -159,8 +159,8 @@ type steps struct {
 	N     int    `json:"n"`
 	Size  int    `json:"size"`
 	Pause int    `json:"pause"` // milliseconds before each step
-	// Jitter is the most microseconds before each step, at random, so that it
-	// meets readers anywhere.
+	// Jitter is the upper bound of a random pause before each step, in microseconds, so that
+	// steps meet readers at any point.
 	Jitter int `json:"jitter"`
 }
 
@@ -245,10 +245,10 @@ func (s *script) step(x *message.Exchange, a *steps, i int) {
 	})
 }
 
-// answered finishes the oldest held call with what the client answered.
+// answered ends the oldest held call with the client's answer.
 func (s *script) answered(x *message.Exchange) {
 	s.mu.Lock()
-	if x.Message.Error != nil { // the call is over, or nobody can answer
+	if x.Message.Error != nil { // the call is over, or no client can answer
 		s.refused++
 		s.mu.Unlock()
 		return
@@ -259,7 +259,7 @@ func (s *script) answered(x *message.Exchange) {
 	held.Result(result(string(x.Message.Result)))
 }
 
-// release returns the held calls, when there are n of them.
+// release waits until count calls are held, and returns the held calls.
 func (n *node) release(count int) []*message.Exchange {
 	n.t.Helper()
 	var held []*message.Exchange
@@ -275,7 +275,7 @@ func (n *node) release(count int) []*message.Exchange {
 	return held
 }
 
-// letGo returns the held calls.
+// letGo returns the held calls without waiting.
 func (n *node) letGo() (held []*message.Exchange) {
 	n.script.mu.Lock()
 	defer n.script.mu.Unlock()
@@ -283,7 +283,7 @@ func (n *node) letGo() (held []*message.Exchange) {
 	return held
 }
 
-// holds waits until so many calls are held. A client may know its call before the server has it.
+// holds waits until count calls are held. The answer to a call may begin before the server has the call.
 func (n *node) holds(count int) {
 	n.t.Helper()
 	mcptest.Eventually(n.t, "calls to be held", time.Minute, func() bool {
@@ -321,7 +321,7 @@ type peer struct {
 	via     string      // the address to connect to, if not the node's own
 }
 
-// connect initializes a session, or ends the test.
+// connect initializes a session; it ends the test on an error.
 func (n *node) connect(version string, header http.Header) *peer {
 	n.t.Helper()
 	p, err := n.begin(version, header)
@@ -351,12 +351,12 @@ func (n *node) begin(version string, header http.Header) (*peer, error) {
 	return p, nil
 }
 
-// listTools has a session know its tools before any is called. On a busy machine the
-// first call would not be waited for long enough to be known as safe.
+// listTools lists the tools of a session before the first call. On a busy machine, the first call
+// might else be answered before the server knows that its tool is retry-safe.
 const listTools = `{"jsonrpc":"2.0","id":"tools","method":"tools/list"}`
 
-// standstill measures for how long this process does not run, as where the machine
-// stands still: what has a bound then proves nothing. It is asked once.
+// standstill measures how long this process does not run, as the machine stands still: a time
+// limit that was exceeded then proves nothing. lasted may be called once.
 func standstill() (lasted func() time.Duration) {
 	stop, sum := make(chan struct{}), make(chan time.Duration)
 	go func() {
@@ -385,7 +385,7 @@ func standstill() (lasted func() time.Duration) {
 	}
 }
 
-// reply is an HTTP response as far as it was read.
+// reply is the part of an HTTP response that was read.
 type reply struct {
 	status int // 0 if not even the header arrived
 	header http.Header
@@ -450,7 +450,7 @@ func (p *peer) open(method, target, body string, extra ...string) *wire {
 	return w
 }
 
-// wire is one connection with one answer on it.
+// wire is a connection with one answer.
 type wire struct {
 	t   testing.TB
 	c   *net.TCPConn
@@ -468,8 +468,8 @@ func (w *wire) all() reply {
 	return reply{status: res.StatusCode, header: res.Header, body: body, whole: err == nil}
 }
 
-// wait bounds how long what comes next may take: longer than a node takes to find that
-// another is lost, on a machine that stands still now and then.
+// wait sets a time limit for the next reads: longer than a node takes to find that another is
+// lost, on a machine that stands still now and then.
 func (w *wire) wait() { _ = w.c.SetReadDeadline(time.Now().Add(2 * time.Minute)) }
 
 // head reads the answer's header.
@@ -487,7 +487,7 @@ func (w *wire) head() *http.Response {
 	return w.res
 }
 
-// next returns the next event of the answer, io.EOF at its end.
+// next returns the next event of the answer, and io.EOF at its end.
 func (w *wire) next() (sse.Event, error) {
 	w.t.Helper()
 	if w.rd == nil {
@@ -511,8 +511,8 @@ func (w *wire) message() sse.Event {
 	}
 }
 
-// atMost reads n bytes of the answer, or all of it if it is shorter, and then
-// cuts the connection as how says.
+// atMost reads n bytes of the answer, or the whole answer if it is shorter, and then cuts the
+// connection in the way how.
 func (w *wire) atMost(n int, how cut) (r reply) {
 	w.wait()
 	res, err := http.ReadResponse(bufio.NewReader(io.LimitReader(w.c, int64(n))), nil)
@@ -527,7 +527,7 @@ func (w *wire) atMost(n int, how cut) (r reply) {
 	case rst:
 		_ = w.c.SetLinger(0)
 		w.c.Close()
-	case ghost: // stays open, and nobody reads
+	case ghost: // the connection stays open, and is not read
 	}
 	return r
 }

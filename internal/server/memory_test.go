@@ -18,7 +18,7 @@ import (
 	"holdfast/stream"
 )
 
-// line is one connection of a client that makes one request after the other.
+// line is a connection on which a client makes one request after the other.
 type line struct {
 	*peer
 	c net.Conn
@@ -53,17 +53,17 @@ func (l *line) ask(body string, header ...string) reply {
 	return reply{status: res.StatusCode, header: res.Header, body: text, whole: true}
 }
 
-// calls makes a stored call that says as much as that. Its last event's id is its end.
+// calls returns a stored call with n steps of progress of that size.
 func calls(id, n, size int) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"steps","arguments":{"n":%d,"size":%d},"_meta":{"progressToken":%d}}}`, id, n, size, id)
 }
 
-// resumed is what a client gets that comes back for a call with the id of its first event.
+// resumed returns the status of a GET that resumes a call after an event.
 func (p *peer) resumed(first string) int {
 	return p.open("GET", "/mcp", "", "Last-Event-ID: "+first).all().status
 }
 
-// kept reports whether the store has anything of the call that an event is of.
+// kept reports whether the store has the stream of an event.
 func (p *peer) kept(event string) bool {
 	p.n.t.Helper()
 	s, err := p.n.sessions.Find(p.id, caller.Principal{})
@@ -78,9 +78,9 @@ func (p *peer) kept(event string) bool {
 	return err == nil
 }
 
-// A call that was read to its end, by a client that has made another request on the
-// same connection since, is kept no longer than it takes to be sure; one whose client
-// may still ask for it is.
+// A call is dropped soon after its client has shown that it has read all: by another request on
+// the same connection, or by a GET with the id of the last event. A call that its client may
+// still ask for is kept.
 func TestAcknowledged(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{memory: memory.Options{Acknowledged: 50 * time.Millisecond}})
@@ -96,7 +96,7 @@ func TestAcknowledged(t *testing.T) {
 		mcptest.Eventually(t, "the call to be dropped after "+what, time.Minute, func() bool { return !p.kept(first) })
 	}
 
-	// Whose last event id is the call's last event has all of it.
+	// A client with the id of the last event has the whole call.
 	events := p.post(calls(1, 3, 10)).events()
 	if status := p.resumed(events[len(events)-1].ID); status != 204 {
 		t.Errorf("at its end: %d", status)
@@ -106,9 +106,9 @@ func TestAcknowledged(t *testing.T) {
 	l := p.line()
 	keyed := l.ask(calls(2, 3, 10), "Idempotency-Key: k")
 	kept := keyed.events()[0].ID
-	other := p.line() // no word on the call's own connection
+	other := p.line() // no later request comes on this call's connection
 	silent := other.ask(calls(3, 3, 10)).events()[0].ID
-	for id := 4; id < 8; id++ { // each is acknowledged by the next
+	for id := 4; id < 8; id++ { // the ping acknowledges each call
 		first := l.ask(calls(id, 3, 10)).events()[0].ID
 		l.ask(`{"jsonrpc":"2.0","id":101,"method":"ping"}`)
 		mcptest.Eventually(t, "the call to be dropped", time.Minute, func() bool { return !p.kept(first) })
@@ -124,8 +124,8 @@ func TestAcknowledged(t *testing.T) {
 	}
 }
 
-// However much one client leaves behind, another's result that it has yet to read is
-// there; and who takes up all the room itself has calls fail, and not others'.
+// However many results one client leaves unread, another client's unread result is kept. A client
+// that fills its share of the store loses messages of its own calls, and not of others.
 func TestOneClientLeavesRoom(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{
@@ -152,7 +152,7 @@ func TestOneClientLeavesRoom(t *testing.T) {
 		t.Errorf("the call of another client: %d %.200s", r.status, r.body)
 	}
 
-	// The same with calls that have not ended: what one of them says is refused.
+	// The same with calls that have not ended: their messages over the share are refused.
 	full := false
 	for i := range 12 {
 		g := n.connect("2025-11-25", greedy)

@@ -11,8 +11,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// TestModernApart has principals whose clients say the same of themselves: they share no
-// conversation with the backend. The clients of one principal do, if they are alike.
+// TestModernApart has clients of several principals with the same clientInfo and capabilities:
+// they share no conversation with the backend. Equal clients of one principal share one.
 func TestModernApart(t *testing.T) {
 	t.Parallel()
 	inBubble(t, config{}, func(t *testing.T, b *bubble) {
@@ -43,8 +43,8 @@ func TestModernApart(t *testing.T) {
 	})
 }
 
-// TestModernState is what a requestState is good for: the request that it was given for, of the
-// same principal, once, in time.
+// TestModernState has wrong uses of a requestState. It is good once, for the request that it was
+// given for, of the same principal.
 func TestModernState(t *testing.T) {
 	t.Parallel()
 	inBubble(t, config{session: session.Options{MaxWait: time.Minute}}, func(t *testing.T, b *bubble) {
@@ -117,7 +117,7 @@ func (b *bubble) stateOf(retry string) string {
 	return jsonrpc.String(jsonrpc.Field([]byte("{"+retry+"}"), "requestState"))
 }
 
-// TestModernStateExpires has a client come back in time, and another one too late.
+// TestModernStateExpires has a client that comes back in time, and one that comes too late: its call was cancelled, and its requestState is refused.
 func TestModernStateExpires(t *testing.T) {
 	t.Parallel()
 	inBubble(t, config{session: session.Options{MaxWait: time.Minute}}, func(t *testing.T, b *bubble) {
@@ -148,8 +148,8 @@ func TestModernStateExpires(t *testing.T) {
 	})
 }
 
-// TestModernStateNotAwaited has a backend that asks, and ends its call without the answer: the client that
-// comes back with one gets how the call has ended, as often as it asks, and nobody else does.
+// TestModernStateNotAwaited has a backend that asks a question, and ends its call before the answer: the
+// client that comes back with the answer gets the call's result, each time. Another principal does not.
 func TestModernStateNotAwaited(t *testing.T) {
 	t.Parallel()
 	inBubble(t, config{}, func(t *testing.T, b *bubble) {
@@ -176,8 +176,8 @@ func TestModernStateNotAwaited(t *testing.T) {
 	})
 }
 
-// TestModernStateOfCredential has clients that are nobody in particular: a requestState is good for the Authorization that
-// it was given for. That of a named principal is good with a refreshed token.
+// TestModernStateOfCredential has clients without a principal: their requestState is good only with the Authorization that
+// it was given for. That of a principal is good with another token, too.
 func TestModernStateOfCredential(t *testing.T) {
 	t.Parallel()
 	inBubble(t, config{}, func(t *testing.T, b *bubble) {
@@ -198,7 +198,7 @@ func TestModernStateOfCredential(t *testing.T) {
 			if good := strings.HasPrefix(is.text(), "answered"); good != c.good || !good && (is.status != 400 || is.code() != codeParams) {
 				t.Errorf("%q with the token %q, and then %q: %d %s", c.who, c.first, c.then, is.status, is.body)
 			}
-			a.token = c.first // whose answer is still awaited
+			a.token = c.first // the first client's answer is still good
 			if is := b.do(a); !c.good && !strings.HasPrefix(is.text(), "answered") {
 				t.Errorf("%q with the token %q again: %d %s", c.who, c.first, is.status, is.body)
 			}
@@ -209,7 +209,8 @@ func TestModernStateOfCredential(t *testing.T) {
 	})
 }
 
-// TestModernStateIsNoTask has the id of a task be no requestState, and the other way round.
+// TestModernStateIsNoTask uses a task's id as a requestState, and a requestState as a task's id: both are
+// refused, and so is another principal's task.
 func TestModernStateIsNoTask(t *testing.T) {
 	t.Parallel()
 	c := config{tasks: time.Second}

@@ -10,9 +10,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// curious is a backend that asks its client what the arguments of a tool say, during a request
-// of any method, and answers with what becomes of it. The tool "native" does so by an
-// InputRequiredResult.
+// curious is a backend that sends its client the request in the arguments of a tool or prompt,
+// and answers with the client's response. The tool "native" asks by an InputRequiredResult.
 type curious struct {
 	asking atomic.Pointer[message.Exchange]
 }
@@ -34,7 +33,7 @@ func (c *curious) Serve(x *message.Exchange) {
 	}
 }
 
-// A modern client is asked only what it has declared, in requests that have input.
+// A modern client gets only questions for which it has declared the capability, and only in requests that can have input.
 func TestModernAsked(t *testing.T) {
 	t.Parallel()
 	p := &peer{n: newNode(t, config{backend: message.New(new(curious))})}

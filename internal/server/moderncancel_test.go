@@ -17,7 +17,7 @@ func (p *peer) cancelKeyed() {
 	}
 }
 
-// A call under an idempotency key is cancelled by the key, on any node, and only by its principal.
+// A call under an idempotency key can be cancelled by the key, on any node, and only by its principal.
 func TestModernCancelKeyed(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 2, config{server: server.Options{Principal: func(r *http.Request) string { return r.Header.Get("Who") }}})
@@ -48,7 +48,7 @@ func TestModernCancelKeyed(t *testing.T) {
 	if r := w.all(); !strings.Contains(lastSaid(r), "cancelled") {
 		t.Errorf("by the key in _meta: %d %s", r.status, r.body)
 	}
-	// What was cancelled before it came may come later.
+	// A cancellation under a key has no effect on a call that begins later under the key.
 	if r := at(1, "me", "other").callModern("steps", `{}`).all(); !strings.Contains(lastSaid(r), "done") {
 		t.Errorf("%d %s", r.status, r.body)
 	}

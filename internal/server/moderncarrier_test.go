@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestModernWaitsForNobody has a node that ends: it waits neither for the client of a modern
-// call that has left, nor for input that nobody could continue a call with.
+// TestModernWaitsForNobody drains a single node with a modern call that waits for input: the
+// drain does not wait, as no node could continue the call.
 func TestModernWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
@@ -26,7 +26,7 @@ func TestModernWaitsForNobody(t *testing.T) {
 	}
 }
 
-// TestModernKey has a client make a call again under its idempotency key: the tool runs once.
+// TestModernKey has a client that makes a call again under its idempotency key: the tool runs once.
 func TestModernKey(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})

@@ -38,7 +38,7 @@ func modernHead(method, name string) map[string]string {
 	return head
 }
 
-// refusedModern checks that an answer is an error, with the id of its request: "" if it has none.
+// refusedModern checks that an answer is an error with the id of its request; "": without an id.
 func refusedModern(t *testing.T, what string, r reply, status, code int, id string) {
 	t.Helper()
 	var e struct {
@@ -60,8 +60,8 @@ func refusedModern(t *testing.T, what string, r reply, status, code int, id stri
 	}
 }
 
-// TestModernRefused is what a modern request may not be, with the errors and statuses of
-// revision 2026-07-28 (Overview, "_meta"; Streamable HTTP, "Server Validation").
+// TestModernRefused sends invalid modern requests, which get the errors and statuses of revision
+// 2026-07-28 (Overview, "_meta"; Streamable HTTP, "Server Validation").
 func TestModernRefused(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
@@ -188,7 +188,7 @@ func TestModernRefused(t *testing.T) {
 	}
 }
 
-// TestModernSupported is what a client is told that asks for another revision.
+// TestModernSupported is a client that asks for an unsupported revision: the error lists the supported ones.
 func TestModernSupported(t *testing.T) {
 	t.Parallel()
 	for what, c := range map[string]struct {
@@ -215,7 +215,7 @@ func TestModernSupported(t *testing.T) {
 	}
 }
 
-// TestModernTaken is what a modern request may be, although few are like it.
+// TestModernTaken sends valid modern requests of unusual forms.
 func TestModernTaken(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
@@ -245,7 +245,7 @@ func TestModernTaken(t *testing.T) {
 			t.Errorf("%s: there is a session id", c.what)
 		}
 	}
-	for _, extra := range []string{"Mcp-Session-Id: made-up", "Last-Event-ID: made-up", "Mcp-Param-Other: x"} { // which are ignored
+	for _, extra := range []string{"Mcp-Session-Id: made-up", "Last-Event-ID: made-up", "Mcp-Param-Other: x"} { // these headers are ignored
 		head := modernHead("tools/call", "echo")
 		name, _, _ := strings.Cut(extra, ":")
 		head[name] = extra
@@ -269,7 +269,7 @@ func TestModernTaken(t *testing.T) {
 	}
 }
 
-// TestModernMethods is the HTTP methods that the revision has not.
+// TestModernMethods uses the HTTP methods that revision 2026-07-28 does not have: they get a 405.
 func TestModernMethods(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
@@ -296,7 +296,7 @@ func TestModernMethods(t *testing.T) {
 	}
 }
 
-// TestModernTooLarge is a body over the limit.
+// TestModernTooLarge is a body over the limit: the status is 413.
 func TestModernTooLarge(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{MaxBody: 1 << 10}})
@@ -312,7 +312,7 @@ func TestModernTooLarge(t *testing.T) {
 	}
 }
 
-// headed is a backend whose tool has arguments that headers repeat.
+// headed is a backend with a tool that has arguments which headers repeat.
 type headed struct{}
 
 func (headed) Serve(x *message.Exchange) {
@@ -331,7 +331,7 @@ func (headed) Serve(x *message.Exchange) {
 	}
 }
 
-// TestModernParamsAgain is those headers of a retry with the client's input.
+// TestModernParamsAgain checks these headers in a retry with a requestState, too.
 func TestModernParamsAgain(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{backend: message.New(headed{})})
@@ -351,7 +351,7 @@ func TestModernParamsAgain(t *testing.T) {
 	}
 }
 
-// TestModernLegacyOnly is what is answered to a modern request that is no POST.
+// TestModernLegacyOnly sends GET and DELETE of revision 2026-07-28 to a handler of legacy clients: the revision is unsupported.
 func TestModernLegacyOnly(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{Eras: modernfront.ErasLegacy}})
@@ -363,7 +363,7 @@ func TestModernLegacyOnly(t *testing.T) {
 	}
 }
 
-// TestModernParams is the headers that repeat arguments, as the tool's schema says.
+// TestModernParams is the headers that repeat arguments according to the tool's schema: one that differs, or is missing, is refused.
 func TestModernParams(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{backend: message.New(headed{})})
@@ -400,8 +400,8 @@ func TestModernParams(t *testing.T) {
 	}
 }
 
-// FuzzModern gives the decoder of modern requests any headers and bodies. What it lets through has
-// headers that agree with the body; what it refuses gets the request's own id, or none.
+// FuzzModern passes any headers and bodies to the decoder of modern requests. A request that it takes
+// has headers that agree with the body, and the error for any other has the request's id, or none.
 func FuzzModern(f *testing.F) {
 	const call = `{"jsonrpc":"2.0","id":"c1","method":"tools/call","params":{` + metaWhole + `,"name":"echo"}}`
 	for _, body := range []string{

@@ -21,24 +21,24 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// toolbox is a backend for modern requests whose tools say in which conversation they ran:
+// toolbox is a backend for modern requests. The results of its tools name the conversation in which they ran:
 //
 //	who   answers
 //	hold  waits for release
-//	ask   asks the client, and answers what that says
+//	ask   asks the client, and answers with the text of its answer
 //	ask2  asks the client twice
 //	later waits for release, and asks the client then
 type toolbox struct {
 	mu        sync.Mutex
 	opened    int
 	closed    int
-	held      map[string]func(text string) // by the text of their argument "key"
+	held      map[string]func(text string) // by the argument "key"
 	ran       map[string]int               // the same
 	cancelled map[string]int               // the same
 	answers   map[string]func(jsonrpc.Message)
 	asked     int
-	tells     []string        // what each listen is told
-	muted     map[string]bool // by the text of their argument "key": they take the client's input, and do not end
+	tells     []string        // notifications that each listen gets
+	muted     map[string]bool // by the argument "key": calls that take the client's input, and do not end
 }
 
 func newToolbox() *toolbox {
@@ -61,7 +61,7 @@ type toolboxConn struct {
 	b    *toolbox
 	n    int
 	sink backend.Sink
-	keys map[string]string // by the ids of requests; guarded by toolbox.mu
+	keys map[string]string // by the requests' ids; guarded by toolbox.mu
 }
 
 func (c *toolboxConn) Close() error {
@@ -134,7 +134,7 @@ func (c *toolboxConn) Deliver(in backend.Inbound) error {
 	return nil
 }
 
-// ask asks the client of a call. What it answers does nothing.
+// ask sends a question to the client of a call. Its answer has no effect.
 func (b *toolbox) ask(c *toolboxConn, in backend.Inbound) {
 	b.mu.Lock()
 	b.asked++
@@ -147,14 +147,14 @@ func elicitation(id string) jsonrpc.Message {
 	return mcptest.Parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"elicitation/create","params":{"message":"?"}}`, id))
 }
 
-// count returns what was counted for a key.
+// count returns the number in a map of b for a key.
 func (b *toolbox) count(of *map[string]int, key string) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return (*of)[key]
 }
 
-// release has a call end that is held.
+// release ends a held call.
 func (b *toolbox) release(key string) {
 	b.mu.Lock()
 	say := b.held[key]
@@ -162,7 +162,7 @@ func (b *toolbox) release(key string) {
 	say("released")
 }
 
-// mute has a call go on after it has got the client's input.
+// mute lets a call go on after it has got the client's input.
 func (b *toolbox) mute(key string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -177,7 +177,7 @@ type bubble struct {
 	sessions *session.Manager
 }
 
-// inBubble runs a test with a handler, whose principals are in the header "Who".
+// inBubble runs a test with a handler that takes the principal from the header "Who", unless c says otherwise.
 func inBubble(t *testing.T, c config, do func(*testing.T, *bubble)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -203,7 +203,7 @@ func inBubble(t *testing.T, c config, do func(*testing.T, *bubble)) {
 // A wish is a modern request.
 type wish struct {
 	who    string // the principal
-	token  string // of its Authorization
+	token  string // in the Authorization header
 	from   string // the client's address
 	id     string // as JSON; "c1" if empty
 	method string // tools/call if empty
@@ -223,7 +223,7 @@ func with(params string, more string) string {
 	return strings.TrimSuffix(params, "}") + "," + more + "}"
 }
 
-// request makes the request.
+// request returns the HTTP request.
 func (a wish) request(ctx context.Context) *http.Request {
 	if a.id == "" {
 		a.id = `"c1"`
@@ -267,7 +267,7 @@ func (a wish) request(ctx context.Context) *http.Request {
 	return r
 }
 
-// An answered is what a request was answered with.
+// An answered is the answer to a request.
 type answered struct {
 	status int
 	body   []byte
@@ -281,7 +281,7 @@ func (b *bubble) do(a wish) answered {
 	return <-answer
 }
 
-// begin begins a request. The client may leave, and the answer comes when it does.
+// begin begins a request. leave makes its client leave, and answer gets the answer when the handler returns.
 func (b *bubble) begin(a wish) (leave context.CancelFunc, answer <-chan answered) {
 	b.t.Helper()
 	ctx, leave := context.WithCancel(b.t.Context())
@@ -309,7 +309,7 @@ func (a answered) response() []byte {
 	return nil
 }
 
-// text returns the text that a tool has answered, or what else the response says.
+// text returns the text in a tool's result, or the whole response if it is none.
 func (a answered) text() string {
 	var content []struct{ Text string }
 	if json.Unmarshal(jsonrpc.Field(a.response(), "result", "content"), &content) == nil && len(content) == 1 {
@@ -318,7 +318,7 @@ func (a answered) text() string {
 	return string(a.response())
 }
 
-// code returns the code of the error that a request was answered with, or 0.
+// code returns the code of the error in an answer, or 0.
 func (a answered) code() (code int) {
 	_ = json.Unmarshal(jsonrpc.Field(a.response(), "error", "code"), &code)
 	return code
@@ -336,7 +336,7 @@ func (a answered) state(t *testing.T) (state, retry string) {
 	return state, answering(result, state)
 }
 
-// answering returns the members of a retry that answers what a result asks for.
+// answering returns the members of a retry that answers the questions in a result.
 func answering(result []byte, state string) string {
 	responses := []byte(`{}`)
 	jsonrpc.Each(jsonrpc.Field(result, "inputRequests"), func(name, _ []byte) {

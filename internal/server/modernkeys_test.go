@@ -11,10 +11,10 @@ import (
 	"holdfast/internal/server"
 )
 
-// nobody is who all clients are that have no principal.
+// nobody is an Options.Principal under which no client has a principal.
 func nobody(*http.Request) string { return "" }
 
-// by returns the client with a token, or without one if it is empty.
+// by returns the client with a token, or without one if token is "".
 func (p *peer) by(token string) *peer {
 	q := *p
 	q.header = http.Header{}
@@ -24,8 +24,8 @@ func (p *peer) by(token string) *peer {
 	return &q
 }
 
-// TestModernKeysOfNobody has clients without a principal use the same key: each finds its own call, on
-// any node, by its credential. It gets nothing of another's, and cancels nothing.
+// TestModernKeysOfNobody has clients without a principal that use the same key. Each finds its own
+// call by its credential, on any node, and can neither read nor cancel another's.
 func TestModernKeysOfNobody(t *testing.T) {
 	t.Parallel()
 	c := config{server: server.Options{Principal: nobody}}
@@ -91,7 +91,7 @@ func TestModernKeysOfNobody(t *testing.T) {
 	}
 }
 
-// inFlight returns how many calls are in flight on all nodes.
+// inFlight returns the number of calls in flight on all nodes.
 func inFlight(f *farm) (n int) {
 	for _, one := range f.nodes {
 		n += one.sessions.Calls()
@@ -99,7 +99,7 @@ func inFlight(f *farm) (n int) {
 	return n
 }
 
-// TestModernKeysOfTenants has clients without principal and token at two addresses: they are two.
+// TestModernKeysOfTenants has clients without a principal and a token: their keys are apart if their addresses differ, of IPv6 in the first 64 bits.
 func TestModernKeysOfTenants(t *testing.T) {
 	t.Parallel()
 	inBubble(t, config{server: server.Options{Principal: nobody}}, func(t *testing.T, b *bubble) {

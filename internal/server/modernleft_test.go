@@ -11,8 +11,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// TestModernLeft has clients leave before they are answered: that cancels their calls (2026-07-28,
-// Cancellation).
+// TestModernLeft has clients that leave before they are answered: that cancels their calls
+// (2026-07-28, Cancellation).
 func TestModernLeft(t *testing.T) {
 	t.Parallel()
 	inBubble(t, config{server: server.Options{KeepAlive: time.Second}}, func(t *testing.T, b *bubble) {
@@ -42,7 +42,7 @@ func TestModernLeft(t *testing.T) {
 	})
 }
 
-// TestModernLeftTask has a client leave when its call has become a task: the task goes on.
+// TestModernLeftTask has a client that leaves after its call has become a task: the task goes on.
 func TestModernLeftTask(t *testing.T) {
 	t.Parallel()
 	inBubble(t, config{tasks: time.Second}, func(t *testing.T, b *bubble) {
@@ -67,8 +67,8 @@ func TestModernLeftTask(t *testing.T) {
 	})
 }
 
-// TestModernLeftKeyed has a client leave whose call has an idempotency key: the call goes on, and
-// is found again, by the same request only, of the same principal only.
+// TestModernLeftKeyed has a client that leaves a call with an idempotency key: the call goes on,
+// and only the same request of the same principal finds it again.
 func TestModernLeftKeyed(t *testing.T) {
 	t.Parallel()
 	inBubble(t, config{}, func(t *testing.T, b *bubble) {
@@ -88,7 +88,7 @@ func TestModernLeftKeyed(t *testing.T) {
 		if !strings.HasPrefix(is.text(), "released in ") || string(jsonrpc.Field(is.response(), "id")) != `"again"` {
 			t.Errorf("found again: %d %s", is.status, is.body)
 		}
-		if is := b.do(holds); !strings.HasPrefix(is.text(), "released in ") { // it has ended
+		if is := b.do(holds); !strings.HasPrefix(is.text(), "released in ") { // the call has ended
 			t.Errorf("after its end: %d %s", is.status, is.body)
 		}
 		other := holds
@@ -106,12 +106,12 @@ func TestModernLeftKeyed(t *testing.T) {
 	})
 }
 
-// TestModernSameKey has many make a request under one key at once: it runs once, and all of them
-// are answered, also if some leave.
+// TestModernSameKey has many clients that make a request under one key at once: the tool runs
+// once, and all of them are answered, except those that leave.
 func TestModernSameKey(t *testing.T) {
 	t.Parallel()
 	inBubble(t, config{server: server.Options{KeepAlive: time.Second}}, func(t *testing.T, b *bubble) {
-		for _, after := range []time.Duration{0, 5 * time.Second} { // in streams by then
+		for _, after := range []time.Duration{0, 5 * time.Second} { // after 5 s the answers are streams
 			holds := wish{params: tool("hold", after.String()), key: after.String()}
 			var answers []<-chan answered
 			for i := range 8 {
@@ -141,8 +141,8 @@ func TestModernSameKey(t *testing.T) {
 	})
 }
 
-// TestModernLeftInput has clients leave calls that wait for their input: the calls wait. Who leaves
-// after the input was brought has cancelled, but not a call that has an idempotency key.
+// TestModernLeftInput has clients that leave calls which wait for input: the calls go on waiting. A
+// client that leaves after it has sent the input cancels the call, unless it has an idempotency key.
 func TestModernLeftInput(t *testing.T) {
 	t.Parallel()
 	inBubble(t, config{}, func(t *testing.T, b *bubble) {
@@ -185,11 +185,11 @@ func TestModernLeftInput(t *testing.T) {
 	})
 }
 
-// TestModernInputTwice has a client bring the same input twice at once: the backend gets it once,
-// and nobody is left without an answer, also if one of them leaves.
+// TestModernInputTwice has a client that sends the same input in two requests at once: the tool
+// runs once, and each request is answered, also if the client of the other one leaves.
 func TestModernInputTwice(t *testing.T) {
 	t.Parallel()
-	for leaves := range 3 { // the first, the second, none
+	for leaves := range 3 { // the client of the first request leaves, of the second, or of none
 		inBubble(t, config{}, func(t *testing.T, b *bubble) {
 			asks := wish{params: tool("ask2", "k"), caps: `{"elicitation":{}}`}
 			first := b.do(asks)
@@ -229,7 +229,7 @@ func TestModernInputTwice(t *testing.T) {
 	}
 }
 
-// A listen ends with its connection, whatever key its client gives it.
+// A listen ends with its connection, also if it has an idempotency key.
 func TestModernLeftListen(t *testing.T) {
 	t.Parallel()
 	inBubble(t, config{}, func(t *testing.T, b *bubble) {

@@ -7,8 +7,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// Each notification on the stream of a listen names the subscription by the client's id, also those of a backend that
-// does not say it (2026-07-28, Subscriptions).
+// Each notification on the stream of a listen names the subscription by the listen's id, also if the backend does not
+// (2026-07-28, Subscriptions).
 func TestModernListenNamesSubscription(t *testing.T) {
 	t.Parallel()
 	inBubble(t, config{}, func(t *testing.T, b *bubble) {

@@ -14,7 +14,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// under gives a client's requests an idempotency key.
+// under returns the client with an idempotency key in its requests.
 func (p *peer) under(key string) *peer {
 	q := *p
 	q.header = http.Header{"Idempotency-Key": {fmt.Sprintf("%q", key)}}
@@ -29,7 +29,7 @@ func (p *peer) callModern(name, arguments string) *wire {
 	return p.modernOpen("tools/call", name, fmt.Sprintf(`{"name":%q,"arguments":%s}`, name, arguments), `{"elicitation":{}}`)
 }
 
-// lastSaid returns the response that an answer ends with, as text.
+// lastSaid returns the response at the end of an answer, as text.
 func lastSaid(r reply) string {
 	if all := r.events(); len(all) > 0 {
 		return string(all[len(all)-1].Data)
@@ -37,8 +37,8 @@ func lastSaid(r reply) string {
 	return string(r.body)
 }
 
-// TestModernDrain has modern requests come to a node that is drained: they are served on another
-// one, once. What it has begun goes on, and listens end, so that their clients come back elsewhere.
+// TestModernDrain sends modern requests to a node that is drained: another node serves them, once.
+// The call that the node has begun goes on.
 func TestModernDrain(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 2, config{server: server.Options{KeepAlive: time.Second}})
@@ -80,9 +80,8 @@ func TestModernDrain(t *testing.T) {
 	drained.Wait()
 }
 
-// TestModernDrainListen has clients listen at a node that is drained: it does not wait for them. If
-// there is another node they come back there, as their connection is cut; else they are told that
-// it ends.
+// TestModernDrainListen has a client that listens at a node that is drained. If there is another
+// node, its connection is cut, so that it comes back there; else the listen ends with a result.
 func TestModernDrainListen(t *testing.T) {
 	t.Parallel()
 	for nodes := 1; nodes <= 2; nodes++ {
@@ -102,7 +101,7 @@ func TestModernDrainListen(t *testing.T) {
 	}
 }
 
-// rest reads what is left of a stream.
+// rest reads the rest of a stream.
 func (w *wire) rest() string {
 	w.t.Helper()
 	said := ""
@@ -115,8 +114,8 @@ func (w *wire) rest() string {
 	}
 }
 
-// TestModernDrainLost has the node be lost to which a drained one has sent a modern request: the
-// tool runs once, and the client is told that nobody knows.
+// TestModernDrainLost kills the node to which a drained one has forwarded a modern request: the
+// tool runs once, and the client gets "outcome unknown".
 func TestModernDrainLost(t *testing.T) {
 	testlong.Only(t, "a node takes a while to be lost")
 	t.Parallel()
@@ -145,7 +144,8 @@ func TestModernDrainLost(t *testing.T) {
 	keep.all()
 }
 
-// TestModernOwnerLost has a client come back at another node, for calls of a node that is lost.
+// TestModernOwnerLost is a client that comes back to another node for calls of a lost node: one that has
+// ended is found, one that may have run gets "outcome unknown", and a retry-safe one runs again.
 func TestModernOwnerLost(t *testing.T) {
 	testlong.Only(t, "a node takes a while to be lost")
 	t.Parallel()

@@ -12,8 +12,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A node is lost of calls that may run again. They ask their clients on another node, where none
-// comes: they end when the time for that is over, but for a task that its client asks for.
+// The node of retry-safe calls is lost. They run again on another node, and ask questions there,
+// but their clients do not come: they end after MaxWait, except a task that its client asks about.
 func TestModernQuestionsOfLostNode(t *testing.T) {
 	testlong.Only(t, "a node takes a while to be lost")
 	t.Parallel()
@@ -35,8 +35,8 @@ func TestModernQuestionsOfLostNode(t *testing.T) {
 	other.until(task, "input_required")
 }
 
-// A call under an idempotency key asks its client after that has left: it ends when the time for
-// its answer is over, and not before.
+// A call under an idempotency key asks a question after its client has left: it ends MaxWait
+// after that, and not before.
 func TestModernQuestionUnseen(t *testing.T) {
 	t.Parallel()
 	inBubble(t, config{session: session.Options{MaxWait: 10 * time.Minute}}, func(t *testing.T, b *bubble) {
@@ -44,7 +44,7 @@ func TestModernQuestionUnseen(t *testing.T) {
 		leave, _ := b.begin(asks)
 		synctest.Wait()
 		leave()
-		time.Sleep(time.Hour) // it does not ask yet
+		time.Sleep(time.Hour) // the call has not asked yet
 		synctest.Wait()
 		b.tools.release("k")
 		time.Sleep(9 * time.Minute)
@@ -60,8 +60,8 @@ func TestModernQuestionUnseen(t *testing.T) {
 	})
 }
 
-// A client comes back to a call under an idempotency key without all that it was asked for, and leaves
-// before it is asked again: the call ends when the time for the answer is over.
+// A client brings only one of two answers to a call under an idempotency key, and leaves before it is
+// asked for the other: the call ends after MaxWait.
 func TestModernQuestionLeftAgain(t *testing.T) {
 	t.Parallel()
 	inBubble(t, config{session: session.Options{MaxWait: 10 * time.Minute}}, func(t *testing.T, b *bubble) {
@@ -75,7 +75,7 @@ func TestModernQuestionLeftAgain(t *testing.T) {
 		again := asks
 		again.params = with(asks.params, one)
 		leave, answer := b.begin(again)
-		synctest.Wait() // what is missing is asked for 20 ms later
+		synctest.Wait() // the missing answer is asked for 20 ms later
 		leave()
 		if is := <-answer; is.response() != nil && len(is.body) > 0 {
 			t.Fatalf("it was answered: %s", is.body)

@@ -22,14 +22,14 @@ func (p *peer) begun(tool, arguments string) (*wire, string) {
 	return w, w.token()
 }
 
-// comes goes on with such a call.
+// comes resumes such a call.
 func (p *peer) comes(token, capabilities string, extra ...string) *wire {
 	p.n.t.Helper()
 	head := append([]string{"MCP-Protocol-Version: 2026-07-28", "Mcp-Method: requests/resume"}, extra...)
 	return p.open("POST", "/mcp", modernBody("requests/resume", fmt.Sprintf(`{"resumeToken":%q}`, token), capabilities), head...)
 }
 
-// A modern call goes on when its connection is cut, for a client that can come back.
+// A modern call goes on when its connection is cut, if its client can resume it.
 func TestModernResume(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
@@ -62,7 +62,7 @@ func TestModernResume(t *testing.T) {
 	}
 }
 
-// A call with a token is cancelled by it, and by no one else.
+// A call with a token is resumed and cancelled by its token, and only by its principal.
 func TestModernResumeRefused(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{Principal: func(r *http.Request) string { return r.Header.Get("Who") }}})
@@ -98,7 +98,7 @@ func TestModernResumeRefused(t *testing.T) {
 	}
 }
 
-// A call without the extension is cancelled with its connection, and gets no policy.
+// A call without the extension is cancelled when its connection is cut, and gets no resume policy.
 func TestModernNotResumed(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
@@ -116,7 +116,7 @@ func TestModernNotResumed(t *testing.T) {
 	}
 }
 
-// A call is resumed on any node, also after its own is lost.
+// A call can be resumed on any node, also after its own is lost.
 func TestModernResumeOnAnyNode(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 3, config{})
@@ -137,8 +137,8 @@ func TestModernResumeOnAnyNode(t *testing.T) {
 	}
 }
 
-// What a resumed call asks is answered as a call's question is, on any node. The retry is bound to
-// the call, and to its principal.
+// A question of a resumed call is answered as any other, on any node. The retry is bound to the
+// call, and to its principal.
 func TestModernResumeAsks(t *testing.T) {
 	t.Parallel()
 	const asksToo = `{"elicitation":{},"extensions":{"holdfast/resumableRequests":{}}}`
@@ -182,13 +182,13 @@ func TestModernResumeAsks(t *testing.T) {
 	asked := jsonrpc.Field([]byte(lastSaid(other.comes(token, asksToo).all())), "result")
 	f.nodes[0].kill()
 	w = other.modernOpen("tools/call", "safe_hold", safe+`,`+answering(asked, jsonrpc.String(jsonrpc.Field(asked, "requestState")))+`}`, asksToo)
-	f.nodes[1].release(1)[0].Result(result("again")) // as it may run again, and did not have the answer
+	f.nodes[1].release(1)[0].Result(result("again")) // the call is retry-safe and had no answer yet, so it runs again
 	if r := w.all(); !strings.Contains(lastSaid(r), "again") || f.runs("safe") != 2 {
 		t.Errorf("after its node was lost: %d %s, %d runs", r.status, r.body, f.runs("safe"))
 	}
 }
 
-// A requestState that is bound to its request cannot be made one that is not.
+// A client can't change a requestState that is bound to its request into one that is not.
 func TestModernStateStaysBound(t *testing.T) {
 	t.Parallel()
 	p := &peer{n: newNode(t, config{})}

@@ -14,7 +14,7 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// A logbook is a log that is kept: lines of level Info and above, with their attributes.
+// A logbook keeps the lines of a log of level Info and above, with their attributes.
 type logbook struct {
 	mu    sync.Mutex
 	lines []logLine
@@ -39,7 +39,7 @@ func (l *logbook) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// about returns the lines that have a text in them, or any of level Warn.
+// about returns the lines that contain one of the texts, and all lines of level Warn and above, except those of cluster.
 func (l *logbook) about(texts ...string) (found []logLine) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -55,16 +55,16 @@ func (l *logbook) about(texts ...string) (found []logLine) {
 	return found
 }
 
-// TestMovesAreCounted has a node of thirty sessions end, be lost, and stand still. Each node logs one line of the
-// sessions that came or went, with how many they are, and what became of their calls; and no other that warns.
+// TestMovesAreCounted has a node with thirty sessions that is drained, killed, or stands still. Each node logs the
+// sessions that it took over or gave up in at most three lines, with their number and the outcomes of their calls.
 func TestMovesAreCounted(t *testing.T) {
 	t.Parallel()
 	const sessions, calls = 30, 5
 	for _, x := range []struct {
 		how         string
-		calls       int // in flight
+		calls       int // calls in flight
 		came, went  string
-		level       slog.Level // of the line of what came
+		level       slog.Level // of the line about sessions taken over
 		wentLevel   slog.Level
 		unknown     int64
 		long, names bool
@@ -113,7 +113,7 @@ func TestMovesAreCounted(t *testing.T) {
 			}
 			if x.how == "stopped" {
 				a.handle.Cut(false)
-				for _, p := range peers { // those that nobody uses are found out when they are asked for
+				for _, p := range peers { // the node notices the loss of an unused session at the next request for it
 					_ = p.post(ping1)
 				}
 			}
@@ -125,7 +125,7 @@ func TestMovesAreCounted(t *testing.T) {
 				}
 				return n
 			}
-			// A slow machine moves them in more than one turn, each with its line.
+			// A slow machine moves the sessions in several turns, each with its line.
 			const mostLines = 3
 			mcptest.Eventually(t, "the line of what came", time.Minute, func() bool { return count(logs[1], "took over", "sessions") >= sessions })
 			mcptest.Eventually(t, "the line of what went", time.Minute, func() bool { return x.went == "" || len(logs[0].about(x.went)) > 0 })

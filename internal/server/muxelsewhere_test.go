@@ -43,8 +43,8 @@ func (s *slowScript) Serve(x *message.Exchange) {
 	s.script.Serve(x)
 }
 
-// A backend that takes a request slowly gets what follows after it, also from a WebSocket at
-// another node.
+// A backend that is slow to take a request gets the next request after it, also from a WebSocket
+// at another node.
 func TestSocketElsewhereSlowOrder(t *testing.T) {
 	t.Parallel()
 	for i := range 2 {
@@ -63,7 +63,7 @@ func TestSocketElsewhereSlowOrder(t *testing.T) {
 	}
 }
 
-// A WebSocket is not ended while a light call of it runs, wherever its session is.
+// A WebSocket is not ended by DisconnectAfter while it has a light call, wherever its session is.
 func TestSocketElsewhereStays(t *testing.T) {
 	testlong.Only(t, "it waits for seconds to see that nothing happens")
 	t.Parallel()
@@ -139,8 +139,8 @@ func TestSocketElsewhereDrainWaits(t *testing.T) {
 	}
 }
 
-// A call that is made again under its key, on a WebSocket whose session is elsewhere, while the
-// key's session is here.
+// A call that is made again under its key is answered on a WebSocket of a session at another
+// node, though the key's session is at this node.
 func TestSocketElsewhereKeyHere(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 2, config{server: server.Options{UpgradeAfter: 50 * time.Millisecond}})
@@ -214,7 +214,7 @@ func TestSocketResumedTwice(t *testing.T) {
 			t.Fatal("no token")
 		}
 	}
-	time.Sleep(500 * time.Millisecond) // the socket is full
+	time.Sleep(500 * time.Millisecond) // until the socket is full
 	c.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"requests/resume","params":{"resumeToken":%q}}`, token))
 	time.Sleep(500 * time.Millisecond)
 	c.say(callAs(`"last"`, "echo", `{"text":"answered"}`))
@@ -238,8 +238,8 @@ func TestSocketResumedTwice(t *testing.T) {
 	}
 }
 
-// twoSessions returns a client with a session at node 0, and its WebSocket at node 1, where another
-// session of the same principal is.
+// twoSessions returns a client with a session at node 1, and a WebSocket at node 1 of another
+// session of the same principal, which is at node 0.
 func twoSessions(t *testing.T) (*farm, *peer, *talker) {
 	f := newFarm(t, 2, config{})
 	p, other := f.nodes[0].able("2025-11-25", "me"), f.nodes[1].able("2025-11-25", "me")
@@ -248,8 +248,8 @@ func twoSessions(t *testing.T) (*farm, *peer, *talker) {
 	return f, other, d
 }
 
-// An answer to a server's request of a session that is here, on a WebSocket whose own session
-// is elsewhere.
+// An answer to a server's request in a session at this node arrives from a WebSocket of a session
+// at another node.
 func TestSocketElsewhereAnswerHere(t *testing.T) {
 	t.Parallel()
 	_, other, d := twoSessions(t)
@@ -281,7 +281,7 @@ func TestSocketElsewhereAnswerHere(t *testing.T) {
 	}
 }
 
-// The same with a cancellation.
+// TestSocketElsewhereAnswerHere with a cancellation.
 func TestSocketElsewhereCancelHere(t *testing.T) {
 	t.Parallel()
 	f, other, d := twoSessions(t)
@@ -298,8 +298,7 @@ func TestSocketElsewhereCancelHere(t *testing.T) {
 	}
 }
 
-// A handshake that has a fault of its own, at a node where its session is not, takes no
-// messages of the session.
+// An invalid handshake at a node that does not own the session takes no messages of the session.
 func TestSocketElsewhereFaulty(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 2, config{})
@@ -312,8 +311,8 @@ func TestSocketElsewhereFaulty(t *testing.T) {
 	openSocket(f.nodes[1].node, 0, "Mcp-Session-Id: "+p.id).hears("one")
 }
 
-// What a client sends after a request does not overtake it, where the session has come to the
-// node that was about to forward the request.
+// A client's later messages do not overtake a request if the session comes to the node that was
+// about to forward the request.
 func TestSocketElsewhereComesInOrder(t *testing.T) {
 	t.Parallel()
 	var moved atomic.Bool
@@ -335,8 +334,8 @@ func TestSocketElsewhereComesInOrder(t *testing.T) {
 	mcptest.Eventually(t, "the call to be cancelled", time.Minute, func() bool { return f.nodes[1].sessions.Calls() == 0 })
 }
 
-// A panic of Options.Pack while the session of a connection is looked after, whose standalone
-// stream another connection reads: the client is told to come back.
+// Options.Pack panics for a WebSocket at another node, while another connection reads the
+// standalone stream of its session: the close frame tells the client to come back.
 func TestSocketElsewherePackPanics(t *testing.T) {
 	t.Parallel()
 	var panics atomic.Bool
@@ -354,8 +353,8 @@ func TestSocketElsewherePackPanics(t *testing.T) {
 	c.ended(websocket.StatusGoingAway, "going away")
 }
 
-// trimmedStore is a store that has lost the beginning of the standalone stream; when it is asked
-// for what is left, the session leaves.
+// trimmedStore is a store that has trimmed the standalone stream. When its Bounds are asked for,
+// the session leaves the node.
 type trimmedStore struct {
 	shared.Store
 	leaves atomic.Pointer[func()]
@@ -375,8 +374,8 @@ func (s *trimmedStore) Bounds(ctx context.Context, id stream.ID) (oldest, next u
 	return s.Store.Bounds(ctx, id)
 }
 
-// A session that leaves while its standalone stream is read on after a gap: the client is told to
-// come back.
+// A session leaves while a WebSocket's reader looks for the rest of its trimmed standalone
+// stream: the close frame tells the client to come back.
 func TestSocketTrimmedAndMoved(t *testing.T) {
 	t.Parallel()
 	var store trimmedStore

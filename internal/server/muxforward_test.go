@@ -16,18 +16,18 @@ import (
 	"holdfast/stream"
 )
 
-// A far is a call that runs on the first of three nodes, of which the second has a
-// connection that goes both ways.
+// A far is a call on the first of three nodes, read by a connection that goes both ways at the
+// second.
 type far struct {
 	*farm
 	token string
 	held  *message.Exchange
 	c     *talker
-	step  int // of progress that was made
+	step  int // the last step of progress
 }
 
-// newFar begins a call and resumes it on a connection at another node, where one
-// step of progress is heard.
+// newFar begins a call, resumes it on a connection at another node, and reads one step of
+// progress there.
 func newFar(t *testing.T, open dialer, silence time.Duration) *far {
 	t.Helper()
 	c := config{server: server.Options{Principal: named, Retry: 20 * time.Millisecond, UpgradeAfter: time.Minute}, silence: silence}
@@ -52,14 +52,14 @@ func (f *far) connect(open dialer, n int) *talker {
 	return c
 }
 
-// says has the call make a step of progress.
+// says makes a step of progress in the call.
 func (f *far) says() {
 	f.step++
 	progress(f.held, f.step, 1)
 }
 
-// hears wants all steps of progress from the given one on to be heard next, and
-// returns the id of the last one's event.
+// hears wants the next messages to be all steps of progress from the given one on, and returns
+// the event id of the last.
 func (f *far) hears(c *talker, from int) (last string) {
 	f.t.Helper()
 	for i := from; i <= f.step; i++ {
@@ -68,19 +68,19 @@ func (f *far) hears(c *talker, from int) (last string) {
 	return last
 }
 
-// after resumes the call after an event.
+// after returns a request that resumes the call after an event.
 func after(token, last string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":"c","method":"requests/resume","params":{"resumeToken":%q,"_meta":{"holdfast/lastEventId":%q}}}`, token, last)
 }
 
-// TestFarResumes goes on, on a connection at another node, with a call whose owner
-// lives: what it said and says arrives once and in order, with event ids, and its
-// response; beside it the connection's own calls are answered. Another connection
-// takes it over, and gives it back.
+// TestFarResumes resumes a call of a living node on a connection at another node. Its earlier and
+// later messages arrive once and in order, with event ids, and so does its response; the
+// connection's own calls are answered meanwhile. Another connection supersedes this one, and is
+// superseded in turn.
 func TestFarResumes(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
-		f := newFar(t, open, unhurried) // no node is lost
+		f := newFar(t, open, unhurried) // no node counts as lost
 		f.says()
 		last := f.hears(f.c, 2)
 		if last == "" {
@@ -93,11 +93,11 @@ func TestFarResumes(t *testing.T) {
 		f.c.say(callAs(`"c"`, "echo", `{}`))
 		f.c.fails(`"c"`, codeInvalid, "use an id once")
 
-		// What the new one hears says that the old one is not told any more.
+		// Once the new connection gets the call's messages, the old one gets none.
 		d := f.connect(open, 2)
 		for _, on := range []*talker{d, f.c, f.c} {
 			on.say(again(`"c"`, f.token))
-			for { // who is taken over from may have heard one thing more
+			for { // a superseded connection may have got one more message
 				if m := on.message(); m.Method == "notifications/requests/resumePolicy" {
 					break
 				}
@@ -115,7 +115,7 @@ func TestFarResumes(t *testing.T) {
 		f.c.say(callAs(`"c"`, "echo", `{"text":"free again"}`))
 		f.c.hears("free again")
 		e := f.connect(open, 2)
-		e.say(after(f.token, last)) // what has ended can be resumed too
+		e.say(after(f.token, last)) // a call that has ended can be resumed too
 		e.hears(`"id":"c"`, "one")
 		e.say(again(`"c"`, f.token))
 		e.policy(`"c"`)
@@ -124,8 +124,8 @@ func TestFarResumes(t *testing.T) {
 	})
 }
 
-// TestFarOwnerLost loses the node that runs a call which is read on a connection at
-// another. The call may not be made again.
+// TestFarOwnerLost kills the node of a call that a connection at another node reads. The call is
+// not retry-safe: it ends with "outcome unknown".
 func TestFarOwnerLost(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
@@ -135,15 +135,15 @@ func TestFarOwnerLost(t *testing.T) {
 	})
 }
 
-// TestFarOwnerLostAgain is the same for a call that may be made again. It goes on: made
-// again, or with its end. Nothing is told twice.
+// TestFarOwnerLostAgain is TestFarOwnerLost for a retry-safe call. The connection gets the rest
+// of the call, which is made again or had ended, and no event twice.
 func TestFarOwnerLostAgain(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
 		f := newFar(t, open, 0)
 		f.held.Result(result("one"))
 		f.c.hears(`"id":"c"`, "one")
-		f.nodes[0].kill() // the node that takes the call over is the one that it is read at
+		f.nodes[0].kill() // now the node that takes the call over is the one with the connection
 
 		const steps = 20
 		p := f.nodes[2].able("2025-11-25", "me")
@@ -175,8 +175,8 @@ func TestFarOwnerLostAgain(t *testing.T) {
 	})
 }
 
-// TestFarRefused asks on a connection for what another node's session does not have,
-// or not for this principal.
+// TestFarRefused resumes a call of another node with a wrong principal, token, id or event id:
+// each is refused.
 func TestFarRefused(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
@@ -192,12 +192,12 @@ func TestFarRefused(t *testing.T) {
 		c.say(after(f.token, "nonsense"))
 		c.fails(`"c"`, jsonrpc.CodeInvalidParams, "")
 		f.held.Result(result("one"))
-		f.c.hears(`"id":"c"`, "one") // who was refused has not disturbed
+		f.c.hears(`"id":"c"`, "one") // the refused requests have not disturbed the reader
 	})
 }
 
-// TestFarKeyed makes a request again, on a connection at another node, under the key
-// that its call there began under.
+// TestFarKeyed makes a request again under its idempotency key, on a connection at another node:
+// it continues the call.
 func TestFarKeyed(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
@@ -218,8 +218,8 @@ func TestFarKeyed(t *testing.T) {
 	})
 }
 
-// TestFarEnds ends connections, and nodes, that read calls of other nodes: what
-// carried those is gone soon, and the call goes on.
+// TestFarEnds ends a connection, and a node, that read a call of another node: the reader at the
+// owner ends soon, and the call goes on.
 func TestFarEnds(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
@@ -230,7 +230,7 @@ func TestFarEnds(t *testing.T) {
 		d.say(again(`"c"`, f.token))
 		d.policy(`"c"`)
 		f.hears(d, 1)
-		f.nodes[2].Close() // of what it does for others
+		f.nodes[2].Close() // ends the node's forwarding
 		if d.over == nil {
 			d.ended(1001, "going away")
 		} else {
@@ -245,7 +245,7 @@ func TestFarEnds(t *testing.T) {
 	})
 }
 
-// take has another node take a session over, and its owner learn of it.
+// take makes the node to take a session over, and the node from notice it.
 func (f *farm) take(from, to *farmNode, key string) {
 	f.t.Helper()
 	_, at, err := to.sessions.Locate(f.t.Context(), stream.SessionKey(key), caller.At("", "me"))
@@ -258,16 +258,15 @@ func (f *farm) take(from, to *farmNode, key string) {
 	from.sessions.VerifySession(stream.SessionKey(key))
 }
 
-// sessionOf returns the name of a session, of which a token is.
+// sessionOf returns the name of the session of a token.
 func sessionOf(token string) string {
 	name, _, _ := strings.Cut(token, ".")
 	return name
 }
 
-// TestPipesSessionLeaves has the session of a pair of pipes be taken by another node
-// while calls are in flight in it. Its client can't come back there: what may be made
-// again is made again where the session is, what can be resumed is, and a request
-// that comes later is answered too. After that the connection ends.
+// TestPipesSessionLeaves makes another node take over the session of a pair of pipes with calls
+// in flight. The client can't come back at that node: a retry-safe call is made again there, a
+// resumed call is read on, and a later request is answered too. After that the connection ends.
 func TestPipesSessionLeaves(t *testing.T) {
 	t.Parallel()
 	c := config{server: server.Options{Principal: named, UpgradeAfter: time.Minute}}
@@ -306,8 +305,8 @@ func TestPipesSessionLeaves(t *testing.T) {
 	}
 }
 
-// TestFarSessionLeaves reads, on a connection, a call of another session of this
-// node, which another node takes over then. The connection goes on with it there.
+// TestFarSessionLeaves reads, on a connection, a call of another session of the same node. Then
+// another node takes that session over: the connection gets the call's end, and can resume it there.
 func TestFarSessionLeaves(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {

@@ -16,12 +16,12 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// modernAs is a request of revision 2026-07-28 under an id, of a client with capabilities. params begin with a brace.
+// modernAs returns a request of revision 2026-07-28 with an id, of a client with capabilities. params is a JSON object.
 func modernAs(id, method, params, capabilities string) string {
 	return `{"jsonrpc":"2.0","id":` + id + strings.TrimPrefix(modernBody(method, params, capabilities), `{"jsonrpc":"2.0","id":"c1"`)
 }
 
-// modernCall is a tools/call of that revision.
+// modernCall returns a tools/call of that revision.
 func modernCall(id, tool, arguments string) string {
 	return modernAs(id, "tools/call", fmt.Sprintf(`{"name":%q,"arguments":%s}`, tool, arguments), `{"elicitation":{}}`)
 }
@@ -34,7 +34,7 @@ func TestDuplexModern(t *testing.T) {
 		c := open(n, 0)
 		c.plain = true
 		c.say(modernAs("1", "server/discover", `{}`, `{}`))
-		c.hears(`"id":1`, "no server/discover") // says the server
+		c.hears(`"id":1`, "no server/discover") // the answer of the server
 		c.say(modernCall(`"two"`, "echo", `{"text":"hello"}`))
 		c.hears(`"id":"two"`, "hello")
 		c.say(modernCall("3", "steps", `{"key":"k","n":3}`))
@@ -45,7 +45,7 @@ func TestDuplexModern(t *testing.T) {
 		large := strings.Repeat("x", 100_000)
 		c.say(modernCall(`"large"`, "echo", `{"text":"`+large+`"}`))
 		c.hears(`"id":"large"`, large)
-		c.say(modernAs(`"é"`, "resources/read", `{"uri":"test:é\u2713"}`, `{}`)) // no header holds its name as it is
+		c.say(modernAs(`"é"`, "resources/read", `{"uri":"test:é\u2713"}`, `{}`)) // a header could not hold this URI unencoded
 		c.fails(`"é"`, jsonrpc.CodeMethodNotFound, "resources/read")
 		c.say(modernAs("4", "nothing/here", `{}`, `{}`))
 		c.fails("4", jsonrpc.CodeMethodNotFound, "nothing/here")
@@ -58,7 +58,7 @@ func TestDuplexModern(t *testing.T) {
 		c.say(`[` + modernAs("8", "tools/list", `{}`, `{}`) + `]`)
 		c.fails("8", codeInvalid, "")
 
-		c.begin("2025-11-25", "") // both eras on one connection
+		c.begin("2025-11-25", "") // now both eras are on one connection
 		c.say(callAs("9", "echo", `{"text":"older"}`), modernCall("10", "echo", `{"text":"newer"}`))
 		got := string(c.hears(`"text":`)) + string(c.hears(`"text":`))
 		for _, want := range []string{`"id":9`, "older", `"id":10`, "newer"} {
@@ -69,8 +69,8 @@ func TestDuplexModern(t *testing.T) {
 	})
 }
 
-// The ids of requests in flight are apart, also of those of the other era. A request is cancelled by its id, and not
-// answered then.
+// An id in flight is refused for another request, also of the other era. A request is cancelled by its id, and gets
+// no answer then.
 func TestDuplexModernCancel(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
@@ -95,14 +95,14 @@ func TestDuplexModernCancel(t *testing.T) {
 			c.say(modernCall("1", "echo", `{"text":"again"}`))
 			return strings.Contains(string(c.hears(`"id":1`)), "again")
 		})
-		for range 100 { // that of an answered one is at once
+		for range 100 { // the id of an answered request is free at once
 			c.say(modernCall("3", "echo", `{"text":"again"}`))
 			c.hears(`"id":3`, "again")
 		}
 	})
 }
 
-// A call whose client can come back goes on when its connection is cut, and is cancelled by its id alone.
+// A call goes on when its connection is cut, if its client can resume it. A cancellation needs the call's id alone.
 func TestDuplexModernResume(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
@@ -139,19 +139,19 @@ func TestDuplexModernResume(t *testing.T) {
 	})
 }
 
-// Which revisions a connection serves is the handler's to say, and the client's to ask.
+// A connection serves the revisions of Options.Eras; the client's messages choose among them.
 func TestDuplexEras(t *testing.T) {
 	t.Parallel()
 	initialize := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`
 	discover := modernAs("2", "server/discover", `{}`, `{}`)
 	for _, c := range []struct {
 		eras           modernfront.Eras
-		legacy, modern string // in the answers
+		legacy, modern string // texts in the answers
 	}{
-		{modernfront.ErasBoth, `"result"`, "no server/discover"}, // says the server
+		{modernfront.ErasBoth, `"result"`, "no server/discover"}, // the answer of the server
 
 		{modernfront.ErasLegacy, `"result"`, `-32022`},
-		{modernfront.ErasAuto, `"result"`, `-32022`}, // as the client's calls would end with their connection
+		{modernfront.ErasAuto, `"result"`, `-32022`}, // else the client's calls would end with their connection
 		{modernfront.ErasModern, `-32022`, "no server/discover"},
 	} {
 		bothWays(t, func(t *testing.T, open dialer) {
@@ -174,7 +174,7 @@ func TestDuplexEras(t *testing.T) {
 	}
 }
 
-// A listen is open until its client sends no more, and does not keep the connection then.
+// A listen is open until its client closes its half of the connection, and does not keep the connection open then.
 func TestDuplexModernListen(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
@@ -188,7 +188,7 @@ func TestDuplexModernListen(t *testing.T) {
 		c.hears("notifications/tools/list_changed", `"io.modelcontextprotocol/subscriptionId":7`)
 		c.say(modernCall("8", "who", `{"key":"beside"}`))
 		c.hears(`"id":8`, "beside")
-		c.say(modernCall("9", "ask", `{"key":"asks"}`)) // a question is the result, and its answer comes with the request made again
+		c.say(modernCall("9", "ask", `{"key":"asks"}`)) // the question is the result, and a retry brings the answer
 		m := c.message()
 		if jsonrpc.String(jsonrpc.Field(m.Result, "resultType")) != "input_required" {
 			t.Fatalf("got %s", m.Raw)
@@ -198,7 +198,7 @@ func TestDuplexModernListen(t *testing.T) {
 			`{"name":"ask","arguments":{"key":"asks"},"requestState":%s,"inputResponses":{%s:{"action":"accept","content":{}}}}`,
 			state, firstName(jsonrpc.Field(m.Result, "inputRequests"))), `{"elicitation":{}}`))
 		c.hears(`"id":10`, "answered")
-		if c.over != nil { // a WebSocket has no half that ends
+		if c.over != nil { // a WebSocket has no half to close
 			c.cut(fin)
 			<-c.over
 			if c.err != nil {
@@ -218,7 +218,7 @@ func firstName(object []byte) (name string) {
 	return name
 }
 
-// A node that is drained lets requests end, ends listens, and has the client come back then.
+// A node that is drained ends listens, and then closes the connection with a time to come back.
 func TestDuplexModernDrain(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{backend: newToolbox(), server: server.Options{Retry: time.Millisecond}})
@@ -237,7 +237,7 @@ func TestDuplexModernDrain(t *testing.T) {
 	}
 }
 
-// A call that was cut is gone on with at another node, and cancelled there.
+// A call that was cut can be resumed, and cancelled, at another node.
 func TestDuplexModernElsewhere(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
@@ -247,7 +247,7 @@ func TestDuplexModernElsewhere(t *testing.T) {
 			c.plain = true
 			c.say(modernAs(id, "tools/call", `{"name":"hold","arguments":{}}`, comesBack))
 			token := jsonrpc.String(jsonrpc.Field(c.hears("notifications/requests/resumePolicy"), "params", "resumeToken"))
-			held = f.nodes[0].release(1)[0] // else it may be cut before it begins
+			held = f.nodes[0].release(1)[0] // else the call may be cut before it begins
 			c.cut(fin)
 			return modernAs(id, "requests/resume", fmt.Sprintf(`{"resumeToken":%q}`, token), comesBack), held
 		}

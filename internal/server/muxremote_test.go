@@ -15,7 +15,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// note has the backend of p's session say something that belongs to no call.
+// note makes the backend of p's session send a message that belongs to no call.
 func (p *peer) note(text string) {
 	p.n.t.Helper()
 	p.post(`{"jsonrpc":"2.0","method":"notifications/unrelated","params":{"data":"` + text + `"}}`)
@@ -35,8 +35,8 @@ func elsewhere(t *testing.T, c config, nodes int) (*farm, *peer, *talker) {
 	return f, p, d
 }
 
-// TestSocketElsewhere is a WebSocket at a node that does not have its session: what is
-// asked there, and what the session says besides.
+// TestSocketElsewhere is a WebSocket at a node that does not own its session: requests in both
+// directions are answered, and the session's other messages arrive.
 func TestSocketElsewhere(t *testing.T) {
 	t.Parallel()
 	f, p, c := elsewhere(t, config{server: server.Options{UpgradeAfter: 50 * time.Millisecond, KeepAlive: time.Hour}}, 2)
@@ -73,8 +73,8 @@ func TestSocketElsewhere(t *testing.T) {
 	c.ended(websocket.StatusNormalClosure, "the session ended")
 }
 
-// TestSocketElsewhereOrder has each of many calls be cancelled at once, by a client that
-// does not wait for anything: no cancellation comes before its call.
+// TestSocketElsewhereOrder has a client that sends a cancellation after each of many calls,
+// without waiting: no cancellation overtakes its call.
 func TestSocketElsewhereOrder(t *testing.T) {
 	t.Parallel()
 	f, _, c := elsewhere(t, config{server: server.Options{UpgradeAfter: time.Minute}}, 2)
@@ -91,9 +91,8 @@ func TestSocketElsewhereOrder(t *testing.T) {
 	}
 }
 
-// TestSocketElsewhereOwnerLost loses the node that has the session of a WebSocket at
-// another. The connection goes on: what may be made again is, and what the session says
-// comes once.
+// TestSocketElsewhereOwnerLost kills the owner of the session of a WebSocket at another node. The
+// connection goes on: a retry-safe call is made again, and each message arrives once.
 func TestSocketElsewhereOwnerLost(t *testing.T) {
 	t.Parallel()
 	f, p, c := elsewhere(t, config{server: server.Options{UpgradeAfter: time.Minute}}, 3)
@@ -123,9 +122,9 @@ func TestSocketElsewhereOwnerLost(t *testing.T) {
 	c.ended(websocket.StatusNormalClosure, "the session ended")
 }
 
-// TestSocketElsewhereAttached attaches again, at a node that does not have the session:
-// what belongs to no call comes once, from where the client is, or from what was told;
-// until another connection takes that over.
+// TestSocketElsewhereAttached opens a WebSocket again at a node that does not own the session:
+// messages of no call arrive once, after the client's event id, or after the last message
+// written; until another connection supersedes it.
 func TestSocketElsewhereAttached(t *testing.T) {
 	t.Parallel()
 	f, p, c := elsewhere(t, config{server: server.Options{KeepAlive: 4 * time.Second}}, 2)
@@ -171,8 +170,8 @@ func TestSocketElsewhereAttached(t *testing.T) {
 	d.ended(websocket.StatusNormalClosure, "the session ended")
 }
 
-// TestSocketElsewhereDrained drains the node that has the session of a WebSocket at
-// another, which goes on; and then that of the WebSocket, whose client is sent away.
+// TestSocketElsewhereDrained drains the owner of the session of a WebSocket at another node: the
+// WebSocket goes on. Then it drains the WebSocket's node, which closes it with "going away".
 func TestSocketElsewhereDrained(t *testing.T) {
 	t.Parallel()
 	f, p, c := elsewhere(t, config{}, 3)

@@ -16,7 +16,7 @@ import (
 	"holdfast/internal/whereabouts"
 )
 
-// TestAnyNode uses a session at nodes that don't have it.
+// TestAnyNode uses a session at its owner and at other nodes: calls, DELETE and made-up ids get the same answers at each.
 func TestAnyNode(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 3, config{})
@@ -75,8 +75,8 @@ func TestRestartIdle(t *testing.T) {
 	t.Log("after", time.Since(began))
 }
 
-// TestOwnerLost is failure 2: the node that runs a call is lost, while its client is
-// connected to another. The client is told the end on the connection that it has.
+// TestOwnerLost is failure 2: the node that runs a call is lost, while the client is connected to
+// another node. The client gets the call's end on the connection that it has.
 func TestOwnerLost(t *testing.T) {
 	t.Parallel()
 	for _, x := range []struct {
@@ -124,9 +124,9 @@ func TestOwnerLost(t *testing.T) {
 	}
 }
 
-// TestOwnerLeftGhost has the node of a call leave while the client's connection is as good as dead,
-// which the node that it ends at does not know yet: that goes on with the stream by itself. The client then
-// comes back with nothing but its session. It is told what was written to the dead connection, too.
+// TestOwnerLeftGhost moves the session of a call to another node while the client's connection is dead,
+// which the client's node does not know: it continues the stream by itself. The client then comes back with
+// its session id alone, and gets the messages that were written to the dead connection, too.
 func TestOwnerLeftGhost(t *testing.T) {
 	t.Parallel()
 	for name, heir := range map[string]int{"to another node": 2, "to the client's node": 1} {
@@ -137,7 +137,7 @@ func TestOwnerLeftGhost(t *testing.T) {
 			w := p.open("POST", "/mcp", call("safe_hold", `{}`))
 			first := f.nodes[0].release(1)[0]
 			first.Notify("notifications/progress", []byte(`{"progressToken":7,"progress":1}`))
-			for !strings.Contains(string(w.message().Data), `"progress":1`) { // so it was written
+			for !strings.Contains(string(w.message().Data), `"progress":1`) { // until the message was written
 			}
 			key := string(whereabouts.KeyOf(p.id))
 			f.take(f.nodes[0], f.nodes[heir], key)
@@ -152,8 +152,8 @@ func TestOwnerLeftGhost(t *testing.T) {
 	}
 }
 
-// TestOwnerLostListening loses the node of a standalone stream. What is said on it
-// afterwards arrives on the same connection.
+// TestOwnerLostListening kills the node of a session with a standalone stream. Later messages
+// arrive on the same connection of the client.
 func TestOwnerLostListening(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"2025-06-18", "2025-11-25"} {
@@ -181,8 +181,8 @@ func TestOwnerLostListening(t *testing.T) {
 	}
 }
 
-// TestClientCutAnyNode cuts a streamed call's answer after every number of bytes, for
-// clients whose session is on another node than they are connected to.
+// TestClientCutAnyNode cuts a streamed call's answer after each 41st byte (each 11th with -long),
+// for clients at a node that does not own their session.
 func TestClientCutAnyNode(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"2025-06-18", "2025-11-25"} {
@@ -203,7 +203,7 @@ func TestClientCutAnyNode(t *testing.T) {
 	}
 }
 
-// A forgetful bus loses each notice that a client has left, the first time.
+// A forgetfulBus loses each notice that a client has left when it is sent first.
 type forgetfulBus struct {
 	cluster.Bus
 	mu   sync.Mutex
@@ -223,8 +223,8 @@ func (b *forgetfulBus) Send(node string, message []byte) error {
 	return b.Bus.Send(node, message)
 }
 
-// TestLeftUnheard loses the notices by which one node tells another that a client has left with its answer unread. The client
-// comes back with nothing but its session, and gets its answer all the same.
+// TestLeftUnheard loses the first notices that a client has left one node with its answer unread. The client comes back with
+// its session id alone, and still gets its answer.
 func TestLeftUnheard(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 2, config{
@@ -239,7 +239,7 @@ func TestLeftUnheard(t *testing.T) {
 		t.Fatalf("got %s", ev.Data)
 	}
 	held[0].Result(result("done"))
-	f.nodes[0].sessionsQuiet() // all was written
+	f.nodes[0].sessionsQuiet() // the whole answer was written
 	w.atMost(0, rst)
 	listens := p.open("GET", "/mcp", "")
 	for {
@@ -249,8 +249,8 @@ func TestLeftUnheard(t *testing.T) {
 	}
 }
 
-// TestEngineAway is failure 13 as clients have it: light calls don't need the
-// engine, others wait for it, and are refused if it is away for too long.
+// TestEngineAway is failure 13 for clients: light calls don't need the engine, and other calls
+// wait for it, and are refused if it is away for too long.
 func TestEngineAway(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 1, config{patience: time.Second})
@@ -289,8 +289,8 @@ func TestEngineAway(t *testing.T) {
 	}
 }
 
-// TestUpgradeEngineAway has a light call take so long that it is given a stream
-// which the engine does not take. Its client is told, and the session goes on.
+// TestUpgradeEngineAway has a light call that is promoted while the engine is away or full. The
+// client gets an error, and the session goes on.
 func TestUpgradeEngineAway(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"away", "full"} {

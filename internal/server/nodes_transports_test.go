@@ -18,8 +18,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// TestPairAnyNode is a conversation over the pair of endpoints of 2024-11-05 at nodes
-// that don't have its session, of which the one that has it is lost.
+// TestPairAnyNode is a conversation over the pair of endpoints of 2024-11-05 at nodes that don't
+// own the session. It goes on when the owner is lost.
 func TestPairAnyNode(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 3, config{})
@@ -44,9 +44,8 @@ func TestPairAnyNode(t *testing.T) {
 	on(1, "five")
 }
 
-// TestSocketAnyNode has a WebSocket at a node that does not have its session. When
-// the one that has it is lost, the client is told what became of its call, and the
-// connection goes on.
+// TestSocketAnyNode has a WebSocket at a node that does not own its session. When the owner is
+// lost, the client gets the outcome of its call, and the connection goes on.
 func TestSocketAnyNode(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 3, config{})
@@ -81,8 +80,8 @@ func TestSocketAnyNode(t *testing.T) {
 	}
 }
 
-// TestPrincipals is failure 10 on other nodes: what is Alice's is not Bob's, before
-// and after her node is lost.
+// TestPrincipals is failure 10 on other nodes: Bob gets nothing of Alice's session, before and
+// after her node is lost.
 func TestPrincipals(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 3, config{})
@@ -132,8 +131,8 @@ func TestPrincipals(t *testing.T) {
 	try(f.nodes[1])
 }
 
-// TestKeyedOtherNode makes a request again under its key, in another session at
-// another node.
+// TestKeyedOtherNode makes a request again under its idempotency key, in another session at
+// another node: it gets the first call's messages, also after the first node is lost.
 func TestKeyedOtherNode(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 3, config{})
@@ -154,8 +153,8 @@ func TestKeyedOtherNode(t *testing.T) {
 	}
 }
 
-// TestResumeOtherNode goes on with a call by its token at other nodes, in another
-// session or in none, and answers, cancels and looks for what is not here.
+// TestResumeOtherNode resumes a call by its token at other nodes, in another session or in none,
+// and from there answers its question, cancels it and lists it.
 func TestResumeOtherNode(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 3, config{})
@@ -203,7 +202,7 @@ func TestResumeOtherNode(t *testing.T) {
 	}
 }
 
-// TestStreamURLAnyNode resumes at a stream's URL, through nodes that don't have it.
+// TestStreamURLAnyNode resumes at a stream's URL, through nodes that don't own the session.
 func TestStreamURLAnyNode(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 3, config{})
@@ -231,8 +230,8 @@ func TestStreamURLAnyNode(t *testing.T) {
 	}
 }
 
-// TestNoName asks for streams of a session that has no name: that is answered at
-// once, and not looked for on other nodes.
+// TestNoName asks for streams of a session without a name: the answer is a 404 at once, without a
+// search on other nodes.
 func TestNoName(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 3, config{})
@@ -255,7 +254,7 @@ func TestNoName(t *testing.T) {
 	}
 }
 
-// TestPrincipalBytes uses a session whose principal is not UTF-8 at every node.
+// TestPrincipalBytes has principals that are not UTF-8: each node tells them apart.
 func TestPrincipalBytes(t *testing.T) {
 	t.Parallel()
 	names := map[string]string{"one": "al\xffice", "two": "al\xfeice", "three": "al\ufffdice"}
@@ -278,8 +277,8 @@ func TestPrincipalBytes(t *testing.T) {
 	}
 }
 
-// TestUnknownByID loses the node that a request was sent on to, and the engine too.
-// The client is told which of its requests it is that nobody knows the outcome of.
+// TestUnknownByID kills the node to which a request was forwarded, and cuts off the engine. The
+// client gets "outcome unknown" with the id of its request.
 func TestUnknownByID(t *testing.T) {
 	testlong.Only(t, "it waits for an engine that is away to be given up: 10 s")
 	t.Parallel()
@@ -297,10 +296,10 @@ func TestUnknownByID(t *testing.T) {
 	}
 }
 
-// TestSocketMakesAgain has the session of a WebSocket leave while a light call is in
-// flight that may be made again. The connection ends without a word of that call:
-// its client asks again where the session is. The engine is away, so that the session
-// takes its time to leave after the call was let go of.
+// TestSocketMakesAgain hands over the session of a WebSocket with a retry-safe light call in
+// flight. The connection ends without a response to that call: the client makes it again at the
+// session's new node. The engine is away, so that the session leaves some time after the call was
+// released.
 func TestSocketMakesAgain(t *testing.T) {
 	t.Parallel()
 	c := config{patience: time.Second}

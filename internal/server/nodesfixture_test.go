@@ -19,12 +19,12 @@ import (
 	"holdfast/internal/server"
 )
 
-// A farm is nodes that share an engine, each on a socket of its own.
+// A farm is a cluster of nodes that share an engine. Each has a socket of its own.
 type farm struct {
 	t      testing.TB
 	engine *logtest.Engine
 	mu     sync.Mutex
-	nodes  []*farmNode // all that there ever were
+	nodes  []*farmNode // all nodes that were started
 }
 
 type farmNode struct {
@@ -37,7 +37,7 @@ type farmNode struct {
 	killed bool
 }
 
-// newFarm starts so many nodes.
+// newFarm starts n nodes, and waits until they know each other.
 func newFarm(t testing.TB, n int, c config) *farm {
 	t.Helper()
 	f := &farm{t: t, engine: logtest.New(logtest.Options{})}
@@ -55,7 +55,7 @@ func newFarm(t testing.TB, n int, c config) *farm {
 	return f
 }
 
-// heldAt waits for a call that is held at one of the nodes, and returns it.
+// heldAt waits until a call is held at one of the nodes, and returns the call.
 func (f *farm) heldAt(nodes []*farmNode) *message.Exchange {
 	f.t.Helper()
 	var held *message.Exchange
@@ -115,7 +115,7 @@ func (f *farm) start(c config) *farmNode {
 // close ends the node as its process would.
 func (n *farmNode) close() {
 	n.once.Do(func() {
-		if n.killed { // nobody waits for its engine any more
+		if n.killed { // then no goroutine waits for the engine any more
 			_ = n.store.Close()
 		} else {
 			defer n.store.Close()
@@ -129,8 +129,8 @@ func (n *farmNode) close() {
 	})
 }
 
-// kill has the node vanish: nothing of it is heard by the engine, by other nodes, or
-// by clients, from now on.
+// kill cuts the node off from the engine, from other nodes, and from clients, as if its process
+// were lost.
 func (n *farmNode) kill() {
 	n.killed = true
 	n.handle.Cut(true)
@@ -139,7 +139,7 @@ func (n *farmNode) kill() {
 	n.http.CloseClientConnections()
 }
 
-// runs counts how often a tool ran, on all nodes.
+// runs returns how often a tool ran with a key, on all nodes.
 func (f *farm) runs(key string) (sum int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -149,7 +149,7 @@ func (f *farm) runs(key string) (sum int) {
 	return sum
 }
 
-// at is the same client at another node.
+// at returns the same client at another node.
 func (p *peer) at(n *farmNode) *peer {
 	q := *p
 	q.n = n.node

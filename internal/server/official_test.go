@@ -12,8 +12,8 @@ import (
 	"holdfast/backend/sdk"
 )
 
-// TestOfficialOverPipes is the official client on one end of a pair of pipes and the
-// official server behind the other: calls, progress, and a question of the server.
+// TestOfficialOverPipes has the official client on one end of a pair of pipes and the official
+// server behind the other: a call, its progress, and a question of the server arrive.
 func TestOfficialOverPipes(t *testing.T) {
 	t.Parallel()
 	s := mcp.NewServer(&mcp.Implementation{Name: "s", Version: "1"}, nil)

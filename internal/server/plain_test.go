@@ -13,14 +13,14 @@ import (
 	"holdfast/internal/server"
 )
 
-// plainFarm is two nodes that answer with JSON.
+// plainFarm returns two nodes that answer with JSON.
 func plainFarm(t *testing.T) *farm {
 	t.Helper()
 	return newFarm(t, 2, config{server: server.Options{Response: server.ResponseJSON, Retry: 10 * time.Millisecond}})
 }
 
-// TestPlain makes calls that are stored and answered with JSON, at their session's node
-// and at another.
+// TestPlain makes calls that are stored and answered with JSON, at the owner of their session and
+// at another node.
 func TestPlain(t *testing.T) {
 	t.Parallel()
 	f := plainFarm(t)
@@ -33,7 +33,7 @@ func TestPlain(t *testing.T) {
 		if r.status != 200 || r.header.Get("Content-Type") != "application/json" || !strings.Contains(string(r.body), "done") || f.runs(one) != 1 {
 			t.Errorf("node %d: %d %v %s, %d runs", i, r.status, r.header, r.body, f.runs(one))
 		}
-		// It is in the log, and its client has read it.
+		// A client that can resume requests gets JSON, too.
 		if r := a.able("2025-11-25", "").at(n).post(callAs("1", "steps", quick)); r.header.Get("Content-Type") != "application/json" {
 			t.Errorf("node %d: who can resume is told %v %s", i, r.header, r.body)
 		}
@@ -41,13 +41,13 @@ func TestPlain(t *testing.T) {
 		if r := old.post(batch); r.header.Get("Content-Type") != "application/json" || r.body[0] != '[' || strings.Count(string(r.body), `"jsonrpc"`) != 2 {
 			t.Errorf("batch at node %d: %d %v %s", i, r.status, r.header, r.body)
 		}
-		// What says more than its response has a stream, which can be resumed.
+		// A call with more messages than its response has a stream, which can be resumed.
 		fl := &follower{p: p, seen: map[string]bool{}}
 		r = p.post(callAs("2", "steps", `{"key":"spoken","n":2}`))
 		if err := fl.take(r); err != nil || fl.check(2) != nil || len(fl.seen) == 0 || fl.link == "" {
 			t.Errorf("spoken at node %d: %v %v: %v %s", i, err, fl.check(2), r.header, r.body)
 		}
-		// One whose server ends its connection has one, too.
+		// A call with a connection that its server ends has a stream, too.
 		w := p.open("POST", "/mcp", callAs("3", "hold", `{}`))
 		held := a.release(1)[0]
 		held.Call.Disconnect(7 * time.Millisecond)
@@ -59,14 +59,14 @@ func TestPlain(t *testing.T) {
 		if err := fl.rest(fl.again()); err != nil {
 			t.Errorf("sent away at node %d: %v", i, err)
 		}
-		// One that its client cancels has no answer.
+		// A call that its client cancels has no answer.
 		w = p.open("POST", "/mcp", callAs("4", "hold", `{}`))
 		a.release(1)
 		p.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":4}}`)
 		if r := w.all(); r.status != http.StatusAccepted || len(r.body) > 0 {
 			t.Errorf("cancelled at node %d: %d %s", i, r.status, r.body)
 		}
-		// One whose client leaves can be come back for, with nothing but the session.
+		// A client that leaves can come back for its call with its session id alone.
 		w = p.open("POST", "/mcp", callAs("5", "hold", `{}`))
 		held = a.release(1)[0]
 		w.c.Close()
@@ -80,15 +80,14 @@ func TestPlain(t *testing.T) {
 	}
 }
 
-// TestPlainLeft has the client of a node leave in the middle of a call, and come back to
-// wait on its GET stream, before the call ends on its session's node. It is told the
-// answer, which the node that it left had no more use for.
+// TestPlainLeft has a client at another node that leaves in the middle of a call, and waits on a
+// GET stream that it opened before. It gets the answer there.
 func TestPlainLeft(t *testing.T) {
 	t.Parallel()
 	f := plainFarm(t)
 	a, b := f.nodes[0], f.nodes[1]
 	p := a.connect("2025-11-25", nil).at(b)
-	get := p.open("GET", "/mcp", "") // before the call, so that nothing but the break is evidence
+	get := p.open("GET", "/mcp", "") // opened before the call, so that only the broken connection shows that the client has left
 	mcptest.Eventually(t, "the GET stream to be there", time.Minute, func() bool { return a.sessions.Readers() == 1 })
 	w := p.open("POST", "/mcp", callAs("1", "hold", `{}`))
 	held := a.release(1)[0]
@@ -105,8 +104,8 @@ func TestPlainLeft(t *testing.T) {
 	}
 }
 
-// TestPlainLightLeft does so for a light call, which nothing is kept of: the session's
-// node learns that nobody waits for it, and keeps what it says.
+// TestPlainLightLeft does the same with a light call: its owner learns that the client has left,
+// and stores the call's messages.
 func TestPlainLightLeft(t *testing.T) {
 	t.Parallel()
 	f := plainFarm(t)
@@ -128,8 +127,8 @@ func TestPlainLightLeft(t *testing.T) {
 	}
 }
 
-// TestPlainTaken has the node that a client is connected to lose the session to another
-// while a call runs. The client is told at once that nobody knows, as JSON.
+// TestPlainTaken has another node take over a session while a call runs for a client of the first
+// node. The client gets "outcome unknown", as JSON.
 func TestPlainTaken(t *testing.T) {
 	t.Parallel()
 	f := plainFarm(t)
@@ -148,8 +147,8 @@ func TestPlainTaken(t *testing.T) {
 	held.Result(result("too late"))
 }
 
-// TestPlainRoams has a call go from node to node, each of which is lost: it turns out
-// that it may be made again. The client, which is connected to the second, has one
+// TestPlainRoams has a call that is made again on a second and a third node, as each node before
+// is lost: its tool becomes retry-safe meanwhile. The client, at the second node, gets one
 // answer, as JSON.
 func TestPlainRoams(t *testing.T) {
 	t.Parallel()
@@ -159,9 +158,9 @@ func TestPlainRoams(t *testing.T) {
 	f := newFarm(t, 3, c)
 	first, second, third := f.nodes[0], f.nodes[1], f.nodes[2]
 	p := first.connect("2025-11-25", nil).at(second)
-	w := p.open("POST", "/mcp", callAs("1", "hold", `{"key":"k"}`)) // recorded before it runs
+	w := p.open("POST", "/mcp", callAs("1", "hold", `{"key":"k"}`)) // the call is stored before it runs
 	first.release(1)
-	safe.Store(true) // so the operator says now
+	safe.Store(true) // from now on the operator says that the tool is retry-safe
 	first.kill()
 	late := second.release(1)[0]
 	second.handle.Cut(true)

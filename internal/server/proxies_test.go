@@ -15,17 +15,16 @@ import (
 	"holdfast/internal/server"
 )
 
-// proxy is a proxy of the kind that the name says, which passes on one
-// connection's bytes with pass.
+// proxy is a proxy of the kind in its name. pass passes on the bytes of one connection.
 type proxy struct {
 	name string
 	pass func(client, server net.Conn)
-	cuts bool // it ends connections that are not at their end
+	cuts bool // the proxy ends connections before their end
 }
 
 var proxies = []proxy{
 	{"cuts idle connections", func(client, server net.Conn) {
-		// In parts, so that it is not the time in which this process stands still that counts.
+		// The idle time is counted in parts, so that the time in which this process stands still does not count.
 		const part, most = 100 * time.Millisecond, 15
 		for idle := 0; idle < most; idle++ {
 			passed, err := relay(client, server, func() { _ = server.SetReadDeadline(time.Now().Add(part)) })
@@ -40,7 +39,7 @@ var proxies = []proxy{
 	{"caps a connection's time", func(client, server net.Conn) {
 		reads := 0
 		_, _ = relay(client, server, func() {
-			if reads++; reads == 2 { // the request has arrived: else its call may never be made
+			if reads++; reads == 2 { // the request has arrived: else the call may never begin
 				_ = server.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 			}
 		})
@@ -67,8 +66,8 @@ var proxies = []proxy{
 	}, true},
 }
 
-// relay copies from server to client. before is called before each read. It says
-// whether anything came, and why it ended.
+// relay copies from server to client, and calls before before each read. It returns whether any
+// bytes came, and the error that ended it.
 func relay(client, server net.Conn, before func()) (passed bool, err error) {
 	buf := make([]byte, 4<<10)
 	for {
@@ -109,11 +108,11 @@ func (p proxy) listen(t *testing.T, to string) string {
 	return l.Addr().String()
 }
 
-// TestHostileProxies is failure 6: a silent tool behind proxies that cut, hold
-// and buffer.
+// TestHostileProxies is failure 6: a silent tool behind proxies that cut, hold and buffer. Its
+// messages arrive once, and it runs once.
 func TestHostileProxies(t *testing.T) {
 	t.Parallel()
-	var tests sync.WaitGroup // they wait more than they do
+	var tests sync.WaitGroup // the tests mostly wait
 	defer tests.Wait()
 	for _, px := range proxies {
 		for _, version := range []string{"2025-06-18", "2025-11-25"} {
@@ -125,7 +124,7 @@ func TestHostileProxies(t *testing.T) {
 }
 
 func hostile(t *testing.T, px proxy, version string) {
-	const silence = 2 * time.Second // of the tool; longer than a connection may be idle
+	const silence = 2 * time.Second // the tool's silence, longer than a connection may be idle
 	opts := server.Options{Retry: 5 * time.Millisecond}
 	switch px.name {
 	case "cuts idle connections":

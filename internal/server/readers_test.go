@@ -18,9 +18,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// TestGhost is failure 5: a connection that a proxy holds open behind its
-// client's back. The newest reader takes over at once, nobody gets 409, and the
-// old connection is closed.
+// TestGhost is failure 5: a connection that a proxy holds open after its client has left. The
+// newest reader supersedes it at once and gets no 409, and the old connection is closed.
 func TestGhost(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
@@ -46,7 +45,7 @@ func TestGhost(t *testing.T) {
 					t.Fatalf("%s: the old connection ended with %v", version, err)
 				}
 			}
-			if id != "" && i > 0 { // what the ghost was told is told again
+			if id != "" && i > 0 { // the messages that the old connection got come again
 				next.message()
 			}
 			say("more")
@@ -77,8 +76,8 @@ func TestGhost(t *testing.T) {
 	}
 }
 
-// TestBadCursorDisturbsNobody is a reader that can't take over: it must not end
-// the connection of the one who is there.
+// TestBadCursorDisturbsNobody is a reader with an event id that is no longer kept: it is refused,
+// and does not end the connection of the present reader.
 func TestBadCursorDisturbsNobody(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{memory: memory.Options{StreamBytes: 4 << 10}})
@@ -103,20 +102,20 @@ func TestBadCursorDisturbsNobody(t *testing.T) {
 	}
 }
 
-// TestSlowReader is failure 11: one reader stops reading. Nobody else waits,
-// memory stays bounded, and what it missed is there when it comes back, or it is
-// told plainly that it is gone.
+// TestSlowReader is failure 11: one reader stops reading. Other clients do not wait, memory stays
+// bounded, and the reader gets the messages that it missed when it comes back, or an error if
+// they are no longer kept.
 func TestSlowReader(t *testing.T) {
 	testlong.Only(t, "it waits for the time that a client has to read")
 	t.Parallel()
 	const bound = 16 << 20
 	n := newNode(t, config{
-		server: server.Options{WriteTimeout: 8 * time.Second}, // a busy machine makes a slow client of a good one
+		server: server.Options{WriteTimeout: 8 * time.Second}, // on a busy machine a good client may be slow
 		memory: memory.Options{StreamBytes: bound},
 	})
 	p := n.connect("2025-11-25", nil)
 	w := p.open("POST", "/mcp", call("hold", `{}`))
-	_ = w.c.SetReadBuffer(64 << 10) // some systems hold megabytes
+	_ = w.c.SetReadBuffer(64 << 10) // some systems buffer megabytes
 	first, err := w.next()
 	if err != nil {
 		t.Fatal(err)
@@ -132,14 +131,14 @@ func TestSlowReader(t *testing.T) {
 			t.Fatalf("got %d %s", r.status, r.body)
 		}
 	}
-	n.sessionsQuiet() // the connection that nobody reads was given up
+	n.sessionsQuiet() // the server has ended the connection that is not read
 	w.c.Close()
 
 	f := &follower{p: p, seen: map[string]bool{}, last: first.ID}
 	w = f.again()
 	for i, lost := 1, 0; i <= told; {
 		ev, err := w.next()
-		if err != nil { // on a busy machine this is a slow reader too, and comes back
+		if err != nil { // on a busy machine this reader may be too slow as well, and comes back
 			if lost++; lost > 20 {
 				t.Fatal(err)
 			}
@@ -172,8 +171,8 @@ func TestSlowReader(t *testing.T) {
 	}
 }
 
-// TestFinishRacesReplay is failure 4: the call ends while a reader goes from
-// history to the tail, again and again, and while it is cut.
+// TestFinishRacesReplay is failure 4: calls end while a reader goes from the stored events to the
+// new ones, and is cut, again and again. Every message arrives once and in order.
 func TestFinishRacesReplay(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
@@ -208,8 +207,8 @@ func TestFinishRacesReplay(t *testing.T) {
 	wg.Wait()
 }
 
-// TestHalfOpenListener is a client that connects and sends nothing more: it holds
-// up nobody.
+// TestHalfOpenListener is a client that sends only the beginning of requests: other clients are
+// served.
 func TestHalfOpenListener(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
@@ -229,8 +228,8 @@ func TestHalfOpenListener(t *testing.T) {
 	}
 }
 
-// TestTakeoverRepeatsNothing has a client that keeps no ids take over its own
-// standalone stream, at the very moment at which messages are written to it.
+// TestTakeoverRepeatsNothing has a client without event ids that supersedes its own standalone
+// stream just after each message: no message is lost or comes twice.
 func TestTakeoverRepeatsNothing(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})

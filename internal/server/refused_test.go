@@ -13,12 +13,12 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What is told of a request that is not authorized: who made it, only where that was proven, and what it
-// was, as far as it was read.
+// Observers get one event for a request that is not authorized. It names the principal only if that was
+// proven, and the method and tool as far as the request was read.
 func TestDenied(t *testing.T) {
 	t.Parallel()
 	ledger := observetest.New(t).Recording()
-	who := func(r *http.Request) string { // a claim, which nothing has proven before Authenticate
+	who := func(r *http.Request) string { // a claim, not proven before Authenticate
 		return strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 	}
 	n := newNode(t, config{
@@ -97,7 +97,7 @@ func TestDenied(t *testing.T) {
 		{"a long name", "POST", "/mcp", "ada", call(long), nil, fact{"insufficient_scope", 403, "files", "ada", "POST", "tools/call", long[:observe.MostDenied], "127.0.0.1"}},
 		{"one of a batch", "POST", "/mcp", "ada", `[{"jsonrpc":"2.0","id":2,"method":"tools/list"},` + call("write") + `]`, nil, fact{"insufficient_scope", 403, "files", "ada", "POST", "tools/call", "write", "127.0.0.1"}},
 		{"a WebSocket", "GET", "/mcp", "ada", "", []string{"Connection", "Upgrade", "Upgrade", "websocket"}, fact{"insufficient_scope", 403, "files", "ada", "GET", "", "", "127.0.0.1"}},
-		// Host and Origin come first: then nobody has looked at the token.
+		// Host and Origin are checked first: then the token was not checked.
 		{"an origin", "POST", "/mcp", "ada", call("a"), []string{"Origin", "https://evil.example"}, fact{"forbidden", 403, "", "", "POST", "", "", "127.0.0.1"}},
 		{"another site", "GET", "/mcp", "ada", "", []string{"Sec-Fetch-Site", "cross-site"}, fact{"forbidden", 403, "", "", "GET", "", "", "127.0.0.1"}},
 		{"a method", strings.Repeat("M", 1000), "/mcp", "ada", "", []string{"Origin", "https://evil.example"}, fact{"forbidden", 403, "", "", strings.Repeat("M", observe.MostDenied), "", "", "127.0.0.1"}},

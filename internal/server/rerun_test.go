@@ -17,12 +17,12 @@ import (
 	"holdfast/internal/server"
 )
 
-// A twiceCase is a POST to a node that does not have its session, and what each of its
-// requests is answered with, by its id, when the other node is lost meanwhile.
+// A twiceCase is a POST to a node that does not own its session, with the answers to its requests
+// if the owner is lost meanwhile.
 type twiceCase struct {
 	name, version, body string
-	holds               int      // how many of its calls do not end by themselves
-	keys                []string // of what must run once
+	holds               int      // number of calls that do not end by themselves
+	keys                []string // keys of the calls that must run once
 	lost                map[string]string
 }
 
@@ -38,7 +38,7 @@ var twiceCases = []twiceCase{
 	{name: "batch", version: "2025-03-26", holds: 2, keys: []string{"b1", "b2"},
 		body: "[" + callAs("1", "hold", `{"key":"b1"}`) + "," + callAs("2", "hold", `{"key":"b2"}`) + "]",
 		lost: map[string]string{"1": nobodyKnows, "2": nobodyKnows}},
-	// The first is answered, and its answer stored, before the node is lost.
+	// The first call's answer is stored before the node is lost.
 	{name: "half a batch", version: "2025-03-26", holds: 1, keys: []string{"h1", "h2"},
 		body: "[" + callAs("1", "steps", `{"key":"h1"}`) + "," + vendorCall("2", "h2") + "]",
 		lost: map[string]string{"1": "done", "2": nobodyKnows}},
@@ -46,9 +46,8 @@ var twiceCases = []twiceCase{
 		lost: map[string]string{"1": "done"}},
 }
 
-// TestTwice loses the node that runs calls while their clients, to whom it answers with
-// JSON, are connected to another. What is not safe runs once, and each request has one
-// answer, as plain JSON.
+// TestTwice kills, or cuts off, the node that runs calls while their clients are connected to
+// another. Calls that are not retry-safe run once, and each request has one answer, as JSON.
 func TestTwice(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"killed", "cut off", "killed after the answers"} {
@@ -74,7 +73,7 @@ func TestTwice(t *testing.T) {
 			switch how {
 			case "cut off":
 				a.handle.Cut(true)
-			case "killed after the answers": // they are stored, and get lost on their way
+			case "killed after the answers": // the answers are stored, and get lost on their way
 				b.handle.Cut(true)
 				end(held)
 				mcptest.Eventually(t, "the calls to end", time.Minute, func() bool { return a.sessions.Calls()+a.sessions.Readers() == 0 })
@@ -83,9 +82,9 @@ func TestTwice(t *testing.T) {
 			default:
 				a.kill()
 			}
-			end(b.release(1)) // the safe one
+			end(b.release(1)) // the retry-safe call
 			all.Wait()
-			if how == "cut off" { // it comes to the end of what it ran, and is heard no more
+			if how == "cut off" { // the first node ends its calls, too, without effect
 				a.handle.Cut(false)
 				end(held)
 			}
@@ -102,7 +101,7 @@ func TestTwice(t *testing.T) {
 	}
 }
 
-// check checks what a case was answered with.
+// check checks the answer to a case.
 func (x *twiceCase) check(t *testing.T, f *farm, r reply, want map[string]string) {
 	t.Helper()
 	for _, key := range x.keys {
@@ -135,8 +134,8 @@ func (x *twiceCase) check(t *testing.T, f *farm, r reply, want map[string]string
 	}
 }
 
-// TestVendorOnce loses the node that runs a method which is not in the specification,
-// while its client is connected to another. It does not run again.
+// TestVendorOnce kills the node that runs a method which is not in the specification, while the
+// client is connected to another. The method does not run again.
 func TestVendorOnce(t *testing.T) {
 	t.Parallel()
 	for name, mode := range map[string]server.Response{"auto": server.ResponseAuto, "sse": server.ResponseSSE} {
@@ -155,21 +154,21 @@ func TestVendorOnce(t *testing.T) {
 	}
 }
 
-// vendorCall calls a method of a vendor that does not end by itself.
+// vendorCall returns a request of a vendor's method that does not end by itself.
 func vendorCall(id, key string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"vendor/call","params":{"name":"hold","arguments":{"key":%q}}}`, id, key)
 }
 
-// unstartable is a server that can't be started.
+// unstartable is a backend that can't be started.
 type unstartable struct{}
 
 func (unstartable) Open(context.Context, backend.Start, backend.Sink) (backend.Conn, error) {
 	return nil, errors.New("no server today")
 }
 
-// TestRerunUnknown loses the node that runs a light call, of which nothing is kept. The node
-// that makes it again takes it for one that is to be kept, as one does that does not know the
-// tool to be safe; it can't start its server. The call has run, and nobody knows how it ended.
+// TestRerunUnknown kills the node that runs a light call, which is not stored. The node that
+// makes it again would store it, as it does not know that the tool is retry-safe, and can't start
+// its backend. The call has run: the client gets "outcome unknown".
 func TestRerunUnknown(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 1, config{})

@@ -14,8 +14,7 @@ import (
 	"holdfast/internal/sse"
 )
 
-// TestResponseForms is which requests are answered with JSON and which with a
-// stream.
+// TestResponseForms lists which requests are answered with JSON and which with a stream.
 func TestResponseForms(t *testing.T) {
 	t.Parallel()
 	const soon = 20 * time.Millisecond
@@ -28,7 +27,7 @@ func TestResponseForms(t *testing.T) {
 	}{
 		{server.ResponseAuto, 0, "echo", `{"text":"a"}`, "application/json"}, // readOnlyHint
 		{server.ResponseAuto, 0, "safe_steps", `{"n":0}`, "application/json"},
-		{server.ResponseAuto, 0, "steps", `{"n":0}`, "text/event-stream"}, // not safe to ask again
+		{server.ResponseAuto, 0, "steps", `{"n":0}`, "text/event-stream"}, // not retry-safe
 		{server.ResponseAuto, 0, "safe_steps", `{"n":1}`, "text/event-stream"},
 		{server.ResponseAuto, soon, "safe_steps", `{"n":0,"pause":500}`, "text/event-stream"},
 		{server.ResponseJSON, 0, "steps", `{"n":0}`, "application/json"},
@@ -53,7 +52,7 @@ func TestResponseForms(t *testing.T) {
 }
 
 // TestModernStreams is a handler that answers requests of revision 2026-07-28 with streams,
-// but for errors that have a status.
+// except errors with a status of their own.
 func TestModernStreams(t *testing.T) {
 	t.Parallel()
 	c := tasksConfig()
@@ -78,8 +77,8 @@ func TestModernStreams(t *testing.T) {
 	}
 }
 
-// TestPriming is what a stream starts with, in each revision (2025-11-25,
-// Transports, "Sending Messages to the Server").
+// TestPriming checks the first event of a stream in each revision (2025-11-25, Transports,
+// "Sending Messages to the Server").
 func TestPriming(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{Retry: 1234 * time.Millisecond}})
@@ -99,7 +98,7 @@ func TestPriming(t *testing.T) {
 		}
 		ids := map[string]bool{ev.ID: true}
 		last := ev.ID
-		for range 3 { // the same place, and each time a new id
+		for range 3 { // the same position, with a new id each time
 			if !primed {
 				break
 			}
@@ -121,14 +120,14 @@ func TestPriming(t *testing.T) {
 		if _, err := w.next(); !errors.Is(err, io.EOF) {
 			t.Errorf("%s: after the response: %v", version, err)
 		}
-		// All was said: who asks again is told not to.
+		// After the last event, a client that comes back gets a 204.
 		if r := p.open("GET", "/mcp", "", "Last-Event-ID: "+ev.ID).all(); r.status != 204 {
 			t.Errorf("%s: after the end: %d", version, r.status)
 		}
 	}
 }
 
-// TestStreamURL is resuming by the Link before the first event (SEP-1335).
+// TestStreamURL resumes by the Link header before the first event (SEP-1335).
 func TestStreamURL(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
@@ -149,8 +148,8 @@ func TestStreamURL(t *testing.T) {
 	}
 }
 
-// TestMultiTurn is SEP-1335's conversation in turns: the server asks, ends the
-// connection, and the client posts its answers to the stream URL.
+// TestMultiTurn is SEP-1335's conversation in turns: the server asks and ends the connection, and
+// the client posts its answers to the stream URL.
 func TestMultiTurn(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{InputGrace: 20 * time.Millisecond}})
@@ -231,7 +230,7 @@ func TestDisconnect(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	t.Run("before an id", func(t *testing.T) { // which a client of 2025-06-18 could not survive
+	t.Run("before an id", func(t *testing.T) { // a client of 2025-06-18 could not resume then
 		n := newNode(t, config{server: server.Options{DisconnectAfter: time.Millisecond}})
 		p := n.connect("2025-06-18", nil)
 		w := p.open("POST", "/mcp", call("steps", `{"n":0,"pause":50}`))
@@ -242,8 +241,8 @@ func TestDisconnect(t *testing.T) {
 	})
 }
 
-// TestBatch is JSON-RPC batching, which only 2025-03-26 has among the revisions
-// of Streamable HTTP.
+// TestBatch is JSON-RPC batches, which among the revisions of Streamable HTTP only 2025-03-26
+// has.
 func TestBatch(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
@@ -254,7 +253,7 @@ func TestBatch(t *testing.T) {
 	if err := json.Unmarshal(r.body, &got); err != nil || len(got) != 2 || got[0].ID != 1 || got[1].ID != 2 {
 		t.Errorf("got %d %s", r.status, r.body)
 	}
-	// As a stream: cut, and resumed.
+	// A batch that is answered with a stream is cut, and resumed.
 	w := p.open("POST", "/mcp", "["+callAs("3", "steps", `{"n":1}`)+","+callAs("4", "hold", `{}`)+"]")
 	seen := ""
 	for range 2 {
@@ -276,13 +275,13 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-// TestKeepAlive is failure 6: comments on the call's own stream and on a quiet
-// GET stream, through an http.Server whose timeouts are shorter than the call.
+// TestKeepAlive is failure 6: a silent call's stream and a quiet GET stream get comments, and
+// outlive the shorter timeouts of the http.Server.
 func TestKeepAlive(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{
 		server: server.Options{KeepAlive: 120 * time.Millisecond},
-		http: func(s *http.Server) { // shorter than what is read below takes
+		http: func(s *http.Server) { // shorter than the reads below take
 			s.WriteTimeout = 3 * time.Second
 			s.ReadTimeout = 3 * time.Second
 		},
@@ -300,7 +299,7 @@ func TestKeepAlive(t *testing.T) {
 		}
 	}
 	held[0].Result(result("late"))
-	// What was read stands between comments, so that a reader may start here.
+	// The bytes read end within the comments, so that a reader may start here.
 	w.rd = sse.NewReader(io.MultiReader(strings.NewReader("\n\n"), w.res.Body), 1<<20)
 	if ev := w.message(); !strings.Contains(string(ev.Data), "late") {
 		t.Errorf("got %s", ev.Data)

@@ -29,12 +29,12 @@ const resumes = `{"resumableRequests":{"eventIds":true}}`
 
 const me = "Authorization: Bearer me"
 
-// A wanderer is a client that makes one call, with the id "c", and goes on with it on
-// whatever connection it has.
+// A wanderer is a client that makes one call, with the id "c", and resumes it on connections of
+// any kind.
 type wanderer struct {
 	n       *node
-	who     string // as a header
-	session string // to attach to, where the transport can
+	who     string // the principal, as a header
+	session string // the session to attach to, if the transport can
 	body    string // of the call
 	sent    bool
 	token   string
@@ -45,8 +45,8 @@ type wanderer struct {
 }
 
 func newWanderer(n *node, who, body string) *wanderer {
-	// A call that was written before a cut may be read after it: its key tells it from
-	// the one that is made again.
+	// The server may read a call after the cut that followed it. The key makes it the same call
+	// as the repeated one.
 	body = strings.Replace(body, `"_meta":{`, `"_meta":{"holdfast/idempotencyKey":"k",`, 1)
 	return &wanderer{n: n, who: "Authorization: Bearer " + who, body: body, seen: map[string]bool{}}
 }
@@ -54,7 +54,7 @@ func newWanderer(n *node, who, body string) *wanderer {
 // errAgain says that a connection ended before the call did.
 var errAgain = errors.New("the connection ended")
 
-// goOn goes on, on one connection. The connection is cut after most bytes.
+// goOn makes or resumes the call on one connection, which is cut after most bytes.
 func (w *wanderer) goOn(open dialer, most int) error {
 	c, fresh, err := w.connect(open, most)
 	if err != nil {
@@ -98,7 +98,7 @@ func (w *wanderer) goOn(open dialer, most int) error {
 	return nil
 }
 
-// connect opens a connection, to the session that there is if possible.
+// connect opens a connection, to the existing session if possible.
 func (w *wanderer) connect(open dialer, most int) (c *talker, fresh bool, err error) {
 	if fmt.Sprintf("%p", open) != fmt.Sprintf("%p", dialer(openSocket)) {
 		return open(w.n, most, w.who), true, nil
@@ -111,7 +111,7 @@ func (w *wanderer) connect(open dialer, most int) (c *talker, fresh bool, err er
 		case res == nil || res.StatusCode != http.StatusNotFound:
 			return nil, false, fmt.Errorf("%w: %w", errAgain, err)
 		}
-		w.session = "" // it was never initialized
+		w.session = "" // the session was never initialized
 	}
 	c, _, err = w.n.dialSocket(most, w.who)
 	if err != nil {
@@ -120,7 +120,7 @@ func (w *wanderer) connect(open dialer, most int) (c *talker, fresh bool, err er
 	return c, true, err
 }
 
-// look asks for all that is the client's: was the call that it sent taken?
+// look lists the client's requests to learn whether the server has taken the call.
 func (w *wanderer) look(c *talker) error {
 	if err := c.send(`{"jsonrpc":"2.0","id":"all","method":"requests/getStatus/all"}`); err != nil {
 		return fmt.Errorf("%w: %w", errAgain, err)
@@ -144,7 +144,7 @@ func (w *wanderer) look(c *talker) error {
 	return nil
 }
 
-// take takes in one message.
+// take records one message.
 func (w *wanderer) take(m jsonrpc.Message) error {
 	id := jsonrpc.String(jsonrpc.Field(m.Params, "_meta", "holdfast/eventId"))
 	switch {
@@ -178,9 +178,9 @@ func (w *wanderer) check(n int) error {
 	return nil
 }
 
-// TestDuplexCutAtEveryByte cuts a connection after every number of bytes that the
-// server says, and goes on with another. Every message arrives once and in order,
-// and the tool runs once.
+// TestDuplexCutAtEveryByte cuts a connection after each number of bytes from the server (without
+// -long after each 7th), and resumes on another. Every message arrives once and in order, and the
+// tool runs once.
 func TestDuplexCutAtEveryByte(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
@@ -223,8 +223,8 @@ func TestDuplexCutAtEveryByte(t *testing.T) {
 	})
 }
 
-// TestDuplexCutAtRandom cuts connections to an official server again and again, and
-// goes on over any transport that there is.
+// TestDuplexCutAtRandom cuts connections to an official server again and again, and resumes over
+// WebSockets or pipes, at random.
 func TestDuplexCutAtRandom(t *testing.T) {
 	t.Parallel()
 	const steps = 20
@@ -272,7 +272,7 @@ func TestDuplexCutAtRandom(t *testing.T) {
 	wg.Wait()
 }
 
-// policy reads the policy of a call, and returns its token.
+// policy reads the resume policy of a call, and returns its token.
 func (c *talker) policy(id string) string {
 	c.t.Helper()
 	data := c.hears("notifications/requests/resumePolicy", `"requestId":`+id+`,`)
@@ -283,8 +283,7 @@ func resume(id, token string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"requests/resume","params":{"resumeToken":%q}}`, id, token)
 }
 
-// TestDuplexRoams resumes a call on connections and sessions that did not make it,
-// over each transport.
+// TestDuplexRoams resumes a call on other connections and in other sessions, over each transport.
 func TestDuplexRoams(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
@@ -299,7 +298,7 @@ func TestDuplexRoams(t *testing.T) {
 		progress(held, 2, 1)
 		c.hears(`"progress":2,`)
 
-		// By HTTP, from a session of its own, and from none.
+		// Over HTTP, in another session, and in none.
 		p := n.connect("2025-11-25", http.Header{"Authorization": {"Bearer me"}})
 		for _, from := range []*peer{p, {n: n, version: "2025-11-25", header: p.header}} {
 			w := from.open("POST", "/mcp", resume("1", token), "Last-Event-ID: "+last)
@@ -324,14 +323,14 @@ func TestDuplexRoams(t *testing.T) {
 			d.hears(`"id":"s"`, `"requestId":1`, `"status":"processing"`, `"hasInputRequest":false`)
 			d.cut(fin)
 		}
-		// And again where it was made, after what was heard there.
+		// Again on the first connection, after the last event that it had.
 		c.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"requests/resume","params":{"resumeToken":%q,"_meta":{"holdfast/lastEventId":%q}}}`, token, last))
 		for i := 2; i <= step; i++ {
 			c.hears(fmt.Sprintf(`"progress":%d,`, i))
 		}
 		held.Result(result("one"))
 		c.hears(`"id":1`, "one")
-		d := open(n, 0, me) // what has ended can be resumed too
+		d := open(n, 0, me) // a call that has ended can be resumed too
 		d.begin("2025-11-25", resumes)
 		d.say(resume("1", token))
 		d.policy("1")
@@ -342,8 +341,7 @@ func TestDuplexRoams(t *testing.T) {
 	})
 }
 
-// TestDuplexFromPost resumes on a connection that goes both ways what was made with
-// a POST.
+// TestDuplexFromPost resumes a call of a POST on a connection that goes both ways.
 func TestDuplexFromPost(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
@@ -368,8 +366,8 @@ func TestDuplexFromPost(t *testing.T) {
 	})
 }
 
-// TestDuplexClashes has requests of two sessions with one id on a connection: they
-// could not be told apart, and the second is refused.
+// TestDuplexClashes has requests of two sessions with the same id on one connection: the client
+// could not tell them apart, and the second is refused.
 func TestDuplexClashes(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
@@ -413,8 +411,8 @@ func TestDuplexClashes(t *testing.T) {
 	})
 }
 
-// TestDuplexTokens is who may resume what: wrong tokens, ids and principals are told
-// the same.
+// TestDuplexTokens resumes with wrong tokens, ids and principals: each gets an error, and the
+// call goes on.
 func TestDuplexTokens(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
@@ -446,7 +444,7 @@ func TestDuplexTokens(t *testing.T) {
 		thief.say(`{"jsonrpc":"2.0","id":10,"method":"ping"}`)
 		thief.hears(`"id":10`)
 
-		// Its own client, on another connection, is told, answers, and may cancel.
+		// The call's own client can get its status, answer and cancel it on another connection.
 		d := open(n, 0, me)
 		d.begin("2025-11-25", resumes)
 		d.say(`{"jsonrpc":"2.0","id":9,"method":"requests/getStatus/all"}`)
@@ -464,7 +462,7 @@ func TestDuplexTokens(t *testing.T) {
 	})
 }
 
-// TestDuplexWithoutIDs is a client that has not asked for event ids: it gets none.
+// TestDuplexWithoutIDs is a client that has not asked for event ids, and gets none.
 func TestDuplexWithoutIDs(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
@@ -480,8 +478,8 @@ func TestDuplexWithoutIDs(t *testing.T) {
 	})
 }
 
-// TestSocketLeaves ends a connection while a call that can be resumed is in flight,
-// because of its age or because its tool wants so (SEP-1699).
+// TestSocketLeaves is a server that ends a connection with a resumable call in flight, because of
+// its age or at the tool's request (SEP-1699).
 func TestSocketLeaves(t *testing.T) {
 	t.Parallel()
 	for _, after := range []time.Duration{0, 1500 * time.Millisecond} {
@@ -501,7 +499,7 @@ func TestSocketLeaves(t *testing.T) {
 			}
 			if err == nil {
 				token = tokenIn(t, data)
-			} else if after == 0 || tries == 10 { // a busy machine may take longer than a connection lives
+			} else if after == 0 || tries == 10 { // on a busy machine the connection may end before
 				t.Fatal(err)
 			}
 		}
@@ -520,11 +518,11 @@ func TestSocketLeaves(t *testing.T) {
 	}
 }
 
-// shutStore is a store that takes its time over appends while it is shut.
+// shutStore is a store that holds appends while it is shut.
 type shutStore struct {
 	stream.Store
 	mu      sync.Mutex
-	open    chan struct{} // nil: it is not shut
+	open    chan struct{} // nil: not shut
 	waiting int
 }
 
@@ -558,9 +556,9 @@ func (s *shutStore) Append(ctx context.Context, lease stream.Lease, batch []stre
 	return s.Store.Append(ctx, lease, batch)
 }
 
-// TestSocketLeavesAnnounced ends a connection because of one call while the store has
-// yet to take what tells how another is resumed, or that its request has come in at
-// all: the client gets that first.
+// TestSocketLeavesAnnounced ends a connection because of one call, while the store has not yet
+// taken another call's resume policy, or its request: the client gets the policy before the
+// connection ends.
 func TestSocketLeavesAnnounced(t *testing.T) {
 	t.Parallel()
 	for _, begun := range []bool{false, true} {
@@ -583,7 +581,7 @@ func TestSocketLeavesAnnounced(t *testing.T) {
 			defer store.mu.Unlock()
 			return store.waiting == 1
 		}
-		if begun { // who appends has another append wait
+		if begun { // this append holds up the next one
 			other.Go(func() { progress(held[1], 1, 0) })
 			mcptest.Eventually(t, "the store to be asked", time.Minute, waiting)
 			c.say(callAs("3", "hold", `{}`))
@@ -593,10 +591,10 @@ func TestSocketLeavesAnnounced(t *testing.T) {
 			mcptest.Eventually(t, "the store to be asked", time.Minute, waiting)
 		}
 		held[0].Call.Disconnect(7 * time.Millisecond)
-		pass(t, 50*time.Millisecond) // to leave too early
+		pass(t, 50*time.Millisecond) // in which the connection could end too early
 		open()
 		other.Wait()
-		// What the other call says comes before that, after it, or on the next connection.
+		// The other call's message comes before the policy, after it, or on the next connection.
 		recv := c.recv
 		c.recv = func() ([]byte, error) {
 			data, err := recv()
@@ -607,7 +605,7 @@ func TestSocketLeavesAnnounced(t *testing.T) {
 		}
 		c.policy("3")
 		c.ended(1001, "going away; retry: 7")
-		if begun { // and is not lost
+		if begun { // the message is not lost
 			d := openSocket(n, 0)
 			d.begin("2025-11-25", resumes)
 			d.say(resume("2", token))
@@ -619,13 +617,13 @@ func TestSocketLeavesAnnounced(t *testing.T) {
 	}
 }
 
-// TestDuplexBare resumes calls on connections that have not begun a session: a token
-// is enough, as it is over HTTP. What the client asks for besides needs one.
+// TestDuplexBare resumes calls on connections that have not begun a session: a token is enough,
+// as over HTTP. Other requests need a session.
 func TestDuplexBare(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
 		f := newFarm(t, 2, config{server: server.Options{Principal: named}})
-		for i, n := range f.nodes { // where the call is, and elsewhere
+		for i, n := range f.nodes { // the call's node, and another
 			w := f.nodes[0].able("2025-11-25", "me").open("POST", "/mcp", call("ask", `{}`))
 			token := w.token()
 			c := open(n.node, 0, me)
@@ -651,14 +649,14 @@ func TestDuplexBare(t *testing.T) {
 			c.fails(`"c"`, jsonrpc.CodeServer, "cancelled")
 			c.cut(fin)
 			mcptest.Eventually(t, "the session of the connection to end", time.Minute, func() bool {
-				return f.nodes[0].sessions.Sessions()+f.nodes[1].sessions.Sessions() == 2*(i+1) // those of the calls
+				return f.nodes[0].sessions.Sessions()+f.nodes[1].sessions.Sessions() == 2*(i+1) // the sessions of the calls
 			})
 		}
 	})
 }
 
-// TestSocketBareStays is a WebSocket on which no session is begun, but a call resumed:
-// that is no silence, however long it takes.
+// TestSocketBareStays is a WebSocket without a session on which a call was resumed: it is not
+// ended for silence, however long the call takes.
 func TestSocketBareStays(t *testing.T) {
 	t.Parallel()
 	const silence = time.Second
@@ -671,7 +669,7 @@ func TestSocketBareStays(t *testing.T) {
 		_ = c.send(again(`"c"`, token))
 		if data, err := c.recv(); err == nil && tokenIn(t, data) == token {
 			break
-		} else if tries == 10 { // a busy machine is slow to ask, and that is silence
+		} else if tries == 10 { // on a busy machine the request may come too late
 			t.Fatal(err)
 		}
 	}

@@ -20,7 +20,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// able initializes a session whose client can resume requests (SEP-975).
+// able initializes a session of a client that can resume requests (SEP-975).
 func (n *node) able(version, who string) *peer {
 	n.t.Helper()
 	p := &peer{n: n, version: version}
@@ -35,10 +35,10 @@ func (n *node) able(version, who string) *peer {
 	return p
 }
 
-// astray is the same client without its session.
+// astray returns the same client without its session.
 func (p *peer) astray() *peer { return &peer{n: p.n, version: p.version, header: p.header} }
 
-// token reads the policy that a call's stream begins with.
+// token reads the resume policy at the beginning of a call's stream, and returns its token.
 func (w *wire) token() string {
 	w.t.Helper()
 	return tokenIn(w.t, w.message().Data)
@@ -54,12 +54,12 @@ func tokenIn(t testing.TB, data []byte) string {
 	return token
 }
 
-// again is the body of a requests/resume.
+// again returns the body of a requests/resume.
 func again(id, token string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"requests/resume","params":{"resumeToken":%q}}`, id, token)
 }
 
-// ask is the body of a requests/getStatus.
+// ask returns the body of a requests/getStatus.
 func ask(id, token string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":"status","method":"requests/getStatus","params":{"requestId":%s,"resumeToken":%q}}`, id, token)
 }
@@ -74,7 +74,7 @@ func (r reply) result(t testing.TB) string {
 	return string(m.Result)
 }
 
-// texts returns the messages of an answer, the policy left out.
+// texts returns the messages of an answer without the resume policy.
 func (r reply) texts() (all []string) {
 	for _, ev := range r.events() {
 		if len(ev.Data) > 0 && !strings.Contains(string(ev.Data), "resumePolicy") {
@@ -84,8 +84,8 @@ func (r reply) texts() (all []string) {
 	return all
 }
 
-// TestResume loses a call's connection in the middle, and goes on with it by the
-// token alone, from wherever.
+// TestResume cuts a call's connection in the middle, and resumes the call by its token, in the
+// same session, in another, or in none.
 func TestResume(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{Principal: bearer}})
@@ -142,7 +142,7 @@ func TestResume(t *testing.T) {
 				}
 			}
 		}
-		// The URL is good for whoever has the token.
+		// The stream URL is good in another session, too.
 		w := p.open("POST", "/mcp", call("hold", `{}`))
 		f := &follower{p: other, seen: map[string]bool{}}
 		if err := f.take(reply{header: w.head().Header}); err != nil {
@@ -158,7 +158,7 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// byName is the header that names a principal.
+// byName returns the header that names a principal.
 func byName(who string) http.Header {
 	if who == "" {
 		return nil
@@ -166,8 +166,8 @@ func byName(who string) http.Header {
 	return http.Header{"Authorization": {"Bearer " + who}}
 }
 
-// TestPolicyFirst is where the policy comes: before the tool runs, and first of
-// what a call says that was to be answered with JSON.
+// TestPolicyFirst checks that the resume policy is the first message of a call, also of one that
+// would be answered with JSON without its progress.
 func TestPolicyFirst(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{session: session.Options{MinWait: 250 * time.Millisecond, MaxWait: 90 * time.Second}})
@@ -194,7 +194,7 @@ func TestPolicyFirst(t *testing.T) {
 	if r := n.connect("2025-11-25", nil).post(call("steps", `{}`)); bytes.Contains(r.body, []byte("resumePolicy")) {
 		t.Errorf("without the capability: %s", r.body)
 	}
-	// Under a key, a request sent again is told the same.
+	// Under a key, a repeated request gets the same policy.
 	one, two := p.post(callAs("7", "steps", `{}`), keyed("k")), p.post(callAs("7", "steps", `{}`), keyed("k"))
 	if a, b := tokenIn(t, one.events()[1].Data), tokenIn(t, two.events()[1].Data); a != b {
 		t.Errorf("tokens %s and %s", a, b)
@@ -206,7 +206,7 @@ func TestPolicyFirst(t *testing.T) {
 	}
 }
 
-// TestResumeRefused is who may not: everyone gets the same answer.
+// TestResumeRefused resumes with wrong tokens, ids and principals: all get the same error.
 func TestResumeRefused(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{Principal: bearer}})
@@ -248,7 +248,7 @@ func TestResumeRefused(t *testing.T) {
 			t.Errorf("%s: %d %s, want %s", what, r.status, r.body, refusal)
 		}
 	}
-	// A place that can't be gone on from is another matter.
+	// A bad event id gets another error.
 	refused(t, "a bad event id", alice.post(again(`"c"`, token), "Last-Event-ID: x"), 400, codeParams, "resume with")
 	ping := alice.post(callAs("1", "steps", `{}`)).events()[0].ID
 	refused(t, "another stream's event id", alice.post(again(`"c"`, token), "Last-Event-ID: "+ping), 400, codeParams, "resume with")
@@ -267,7 +267,7 @@ func TestResumeRefused(t *testing.T) {
 	}
 }
 
-// TestResumeKept is a call of which not all is kept any more.
+// TestResumeKept is a call with messages that are no longer kept: an event id before them is refused, and a resume without one gets the rest.
 func TestResumeKept(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{memory: memory.Options{StreamBytes: 8 << 10, Keep: 10 * time.Second}})
@@ -294,7 +294,7 @@ func TestResumeKept(t *testing.T) {
 	})
 }
 
-// TestStatus is requests/getStatus over HTTP, from another connection.
+// TestStatus is requests/getStatus over HTTP, in the call's session and in none.
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{Principal: bearer}})
@@ -348,7 +348,7 @@ func TestStatus(t *testing.T) {
 	w.message()
 	state(token, said("failed", false, false))
 
-	// And an answer with no session at all.
+	// An answer without a session reaches the call, too.
 	w = p.open("POST", "/mcp", call("ask", `{}`))
 	token = w.token()
 	asked, err = jsonrpc.Parse(w.message().Data)
@@ -364,7 +364,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// TestStatusAll asks for everything that is one's own.
+// TestStatusAll lists all requests of a principal, or of a session without a principal.
 func TestStatusAll(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{Principal: bearer}})
@@ -407,7 +407,7 @@ func TestStatusAll(t *testing.T) {
 	}
 }
 
-// TestCancelAway cancels a call by its token, from no session.
+// TestCancelAway cancels a call by its token, without a session. A wrong token and another principal do not.
 func TestCancelAway(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{Principal: bearer}})
@@ -433,7 +433,7 @@ func TestCancelAway(t *testing.T) {
 	}
 }
 
-// TestAway is a client that does not come back in time.
+// TestAway is a client that does not come back within MaxWait: its call is cancelled, and the response says why.
 func TestAway(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{session: session.Options{MaxWait: 500 * time.Millisecond}})
@@ -452,8 +452,8 @@ func TestAway(t *testing.T) {
 	}
 }
 
-// TestResumeCut cuts the answer to requests/resume after every number of bytes,
-// again and again, until the response has arrived.
+// TestResumeCut cuts the answer to requests/resume after each number of bytes (in most cases
+// after each 13th), again and again, until the response has arrived.
 func TestResumeCut(t *testing.T) {
 	t.Parallel()
 	for _, how := range []cut{fin, rst, ghost} {

@@ -22,21 +22,21 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// restarted is the client of a session that comes to another node, as after a restart of its own.
+// restarted returns the client of a session at another node, as after a restart of the first.
 func (p *peer) restarted(n *node) *peer {
 	q := *p
 	q.n, q.via = n, ""
 	return &q
 }
 
-// echoes reports what a call of the tool echo gets.
+// echoes returns the status and body of a call of the tool echo.
 func (p *peer) echoes(what string) string {
 	p.n.t.Helper()
 	r := p.post(call("echo", `{"text":"`+what+`"}`))
 	return fmt.Sprint(r.status, " ", string(r.body))
 }
 
-// A session goes on after a restart that has lost everything, whatever its client comes with first.
+// A session is revived after a restart that has lost everything, whether its client first sends a request, a notification or a GET.
 func TestRevived(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"2025-03-26", "2025-06-18", "2025-11-25"} {
@@ -94,7 +94,7 @@ func TestRevived(t *testing.T) {
 	}
 }
 
-// A session that was idle for too long is revived where it was, any number of times.
+// A session that has expired is revived at its node, any number of times.
 func TestRevivedAfterExpiry(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{life: time.Hour, session: session.Options{TTL: 50 * time.Millisecond}})
@@ -107,7 +107,7 @@ func TestRevivedAfterExpiry(t *testing.T) {
 	}
 }
 
-// Who comes back for a call of a process that has ended is told at once that its outcome is unknown.
+// A client that comes back for a call of a process that has ended gets "outcome unknown" at once.
 func TestRevivedCall(t *testing.T) {
 	t.Parallel()
 	for _, id := range []string{`"c"`, `17`, `"5f0c6b3e-7d5c-4b0e-9a33-0d1d7f2a9d11"`} {
@@ -142,7 +142,7 @@ func TestRevivedCall(t *testing.T) {
 			if r := q.open("GET", "/mcp", "", "Last-Event-ID: "+bad).all(); r.status != http.StatusBadRequest {
 				t.Errorf("with an id that is not whole: %d %s", r.status, r.body)
 			}
-			// The standalone stream of the new life is read from its beginning, whatever was read of the old one.
+			// The standalone stream of the revived session is read from its beginning, also with an event id of the old one.
 			q.post(`{"jsonrpc":"2.0","method":"notifications/unrelated","params":{"data":"news"}}`)
 			p.post(`{"jsonrpc":"2.0","method":"notifications/unrelated","params":{"data":"old"}}`)
 			get := p.open("GET", "/mcp", "")
@@ -157,7 +157,7 @@ func TestRevivedCall(t *testing.T) {
 	}
 }
 
-// A session is not revived for others, with an id that was changed, too late, or after it was ended, also before a restart.
+// A session is not revived for another principal, with a changed id, too late, or after it was ended, also if that was before a restart.
 func TestNotRevived(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -214,7 +214,7 @@ func turned(c byte) string {
 	return "A"
 }
 
-// Of nodes at which clients of a session that none has come back at the same time, one has it.
+// If clients of an expired session come back at several nodes at once, one node revives it, and all are served.
 func TestRevivedOnce(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 3, config{life: time.Hour, session: session.Options{TTL: 100 * time.Millisecond}})
@@ -250,7 +250,7 @@ func TestRevivedOnce(t *testing.T) {
 	}
 }
 
-// A session that has begun again is taken over as any, and its clients hear of it at doors.
+// A revived session is taken over like any other, and its client can come through a door.
 func TestRevivedElsewhere(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 1, config{life: time.Hour, session: session.Options{TTL: 100 * time.Millisecond}})
@@ -291,7 +291,7 @@ func TestRevivedElsewhere(t *testing.T) {
 	}
 }
 
-// A session whose initialize has failed has not begun, and is not revived.
+// A session with a failed initialize has not begun, and is not revived.
 func TestFailedNotRevived(t *testing.T) {
 	t.Parallel()
 	b := message.New(message.HandlerFunc(func(x *message.Exchange) {
@@ -310,7 +310,7 @@ func TestFailedNotRevived(t *testing.T) {
 	}
 }
 
-// A node that was lost just when it had given a session that begins again a record has left nothing that stands in the way of others.
+// If a node is lost just after it has written the record of a session that it revives, other nodes can still revive the session.
 func TestRevivedHalf(t *testing.T) {
 	t.Parallel()
 	var began atomic.Int32
@@ -323,7 +323,7 @@ func TestRevivedHalf(t *testing.T) {
 	}))
 	f := newFarm(t, 2, config{life: time.Hour, backend: b, session: session.Options{TTL: 100 * time.Millisecond}})
 	p := f.nodes[0].connect("2025-11-25", nil)
-	p.version = "2025-06-18" // which its server has chosen
+	p.version = "2025-06-18" // the server has chosen this revision
 	mcptest.Eventually(t, "the session to expire", time.Minute, func() bool {
 		_, err := f.nodes[0].store.Lookup(context.Background(), whereabouts.KeyOf(p.id))
 		return f.nodes[0].sessions.Sessions() == 0 && err != nil
@@ -344,7 +344,7 @@ func TestRevivedHalf(t *testing.T) {
 	if began.Load() == before {
 		t.Error("the server got no initialize")
 	}
-	p.at(f.nodes[1]).open("GET", "/mcp", "").head() // from now on it does not expire
+	p.at(f.nodes[1]).open("GET", "/mcp", "").head() // with a reader, the session does not expire
 	revision := ""
 	for _, n := range f.nodes {
 		if s, err := n.sessions.Find(p.id, caller.Principal{}); err == nil {
@@ -356,7 +356,7 @@ func TestRevivedHalf(t *testing.T) {
 	}
 }
 
-// A WebSocket that names a session which no node has any more begins it again, at a node and at a door.
+// A WebSocket that names an expired session revives it, at a node and at a door.
 func TestRevivedOnSocket(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 2, config{life: time.Hour, session: session.Options{TTL: 100 * time.Millisecond}})

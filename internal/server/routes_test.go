@@ -15,8 +15,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// TestConcurrentCalls has four calls of one session speak at the same time: each
-// stream carries its own messages and no other's.
+// TestConcurrentCalls has four calls of one session that send progress at the same time: each
+// stream carries its own messages alone.
 func TestConcurrentCalls(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
@@ -50,7 +50,7 @@ func TestConcurrentCalls(t *testing.T) {
 	wg.Wait()
 }
 
-// TestSameIDs is two clients that use the same id, failure 9.
+// TestSameIDs is failure 9: two clients use the same request id, and each gets its own response.
 func TestSameIDs(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
@@ -69,8 +69,8 @@ func TestSameIDs(t *testing.T) {
 	}
 }
 
-// TestStandalone is what belongs to no call: kept while nobody listens,
-// delivered once, and resumable.
+// TestStandalone has messages that belong to no call: they are kept while no client listens,
+// delivered once, and can be resumed.
 func TestStandalone(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"2025-06-18", "2025-11-25"} {
@@ -81,7 +81,7 @@ func TestStandalone(t *testing.T) {
 				t.Fatalf("%s: %d", version, r.status)
 			}
 		}
-		say("one") // nobody listens
+		say("one") // no client listens
 		say("two")
 		w := p.open("GET", "/mcp", "")
 		want := func(text string) string {
@@ -99,14 +99,14 @@ func TestStandalone(t *testing.T) {
 		w.c.Close()
 		n.sessionsQuiet()
 		say("four")
-		w = p.open("GET", "/mcp", "") // as a client that keeps no ids: only what is new
+		w = p.open("GET", "/mcp", "") // a client without event ids gets only new messages
 		want("four")
-		w = p.open("GET", "/mcp", "", "Last-Event-ID: "+two) // and one that does
+		w = p.open("GET", "/mcp", "", "Last-Event-ID: "+two) // a client with an event id gets all later messages
 		if id := want("three"); id != three {
 			t.Errorf("%s: the id of a replayed message was %s, is %s", version, three, id)
 		}
 		want("four")
-		// None of it shows up in a call's stream.
+		// None of these messages is in a call's stream.
 		r := p.post(call("steps", `{"n":0}`))
 		if strings.Contains(string(r.body), "notifications/message") {
 			t.Errorf("%s: a call's stream has %s", version, r.body)
@@ -116,8 +116,8 @@ func TestStandalone(t *testing.T) {
 	}
 }
 
-// TestAsk is a request of the server on a call's stream, and its answer by POST.
-// Two servers that use the same id for their requests do not meet.
+// TestAsk is a request of the server on a call's stream, and its answer by POST. An answer from
+// another session, and a second answer, have no effect.
 func TestAsk(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
@@ -138,14 +138,13 @@ func TestAsk(t *testing.T) {
 	if ev := w.message(); !strings.Contains(string(ev.Data), `\"from\":\"me\"`) {
 		t.Errorf("got %s", ev.Data)
 	}
-	if r := p.post(answer); r.status != 202 { // a second one is dropped
+	if r := p.post(answer); r.status != 202 { // a second answer is dropped
 		t.Errorf("an answer again: %d", r.status)
 	}
 }
 
-// TestCancel is notifications/cancelled: the stream ends without a response, and
-// what the server says of the call after that goes nowhere. A cut is no
-// cancellation.
+// TestCancel is notifications/cancelled: the stream ends without a response, and the server's
+// later response is dropped. A cut is no cancellation.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
@@ -168,8 +167,8 @@ func TestCancel(t *testing.T) {
 	if strings.Contains(string(r.body), "too late") || !strings.Contains(string(r.body), "done") {
 		t.Errorf("got %s", r.body)
 	}
-	// The stream of a cancelled call can be asked for, and has ended.
-	// (It is not like the one that was cancelled: a request whose client leaves before it begins is dropped if it is like another.)
+	// A call goes on after its connection was cut, and can be resumed. (Its arguments differ from those above: a
+	// request is dropped if its client leaves before it begins and it equals another request.)
 	cut := p.open("POST", "/mcp", call("hold", `{"key":"cut"}`))
 	ev, err := cut.next()
 	if err != nil {
@@ -184,8 +183,8 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// TestDuplicateID refuses a request whose id is in flight, and leaves the first
-// alone.
+// TestDuplicateID makes a request with an id that is in flight: it is refused, and the first call
+// goes on.
 func TestDuplicateID(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
@@ -206,8 +205,8 @@ func TestDuplicateID(t *testing.T) {
 	}
 }
 
-// TestAdmission is the limits on what is in flight. What is refused is told to
-// come back, and leaves no trace.
+// TestAdmission is the limits of sessions and calls: requests over them get a 429, and later ones
+// are served again.
 func TestAdmission(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{session: session.Options{MaxSessions: 2, MaxCalls: 3, SessionMax: 2}})
@@ -240,8 +239,8 @@ func TestAdmission(t *testing.T) {
 	}
 }
 
-// TestLostResponse is failure 7 on one node: a tool that is not safe to ask again
-// is never run again by our own doing, and its result is there for who comes back.
+// TestLostResponse is failure 7 on one node: Holdfast never runs a tool again that is not
+// retry-safe, and a client that comes back gets the result each time.
 func TestLostResponse(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{}})

@@ -17,14 +17,13 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// bearer is the principal of a request in these tests.
+// bearer returns the principal of a request in these tests.
 func bearer(r *http.Request) string {
 	return strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 }
 
-// TestPrincipal is failure 10 on one node: bob, validly authenticated, presents
-// what is alice's. He gets nothing of hers, not even that it is there, and she
-// notices nothing.
+// TestPrincipal is failure 10 on one node: bob, validly authenticated, uses alice's session, URLs
+// and event ids. He learns nothing of hers, not even that they exist, and she notices nothing.
 func TestPrincipal(t *testing.T) {
 	t.Parallel()
 	const secret = "alices-own"
@@ -86,7 +85,7 @@ func TestPrincipal(t *testing.T) {
 				t.Errorf("%q: %s: %d %s; for what is not there: %s", who, what, r.status, r.body, nobody.body)
 			}
 		}
-		// With a session of his own her event ids are just garbled ones.
+		// In a session of his own, her event ids are invalid.
 		for _, id := range []string{asking.ID, listened, finished.last, oldID} {
 			r := own.open("GET", "/mcp", "", "Last-Event-ID: "+id).all()
 			refused(t, who+" with an event id of alice's", r, 400, codeParams, "resume with an id that was received in this session")
@@ -117,8 +116,8 @@ func TestPrincipal(t *testing.T) {
 	}
 }
 
-// TestIDs is what clients hold: session ids, event ids and stream URLs are
-// visible ASCII, and nobody can guess one from another.
+// TestIDs checks that session ids and event ids are visible ASCII and random, and that event ids
+// and stream URLs do not show the session id.
 func TestIDs(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{session: session.Options{}})
@@ -179,7 +178,7 @@ func TestIDs(t *testing.T) {
 	}
 }
 
-// TestLogs has all that goes on in a conversation logged, and no secret in it.
+// TestLogs logs a conversation with many events at level Debug: no token, session id or event id is in the log.
 func TestLogs(t *testing.T) {
 	testlong.Only(t, "it waits for a session to expire: 10 s")
 	t.Parallel()
@@ -199,7 +198,7 @@ func TestLogs(t *testing.T) {
 		for _, id := range events {
 			mark, _, _ := strings.Cut(strings.TrimPrefix(id, "?stream="), "~")
 			for part := range strings.SplitSeq(mark, ".") {
-				if len(part) > 16 { // the session's public name is shorter
+				if len(part) > 16 { // the name of the session, which is public, is shorter
 					secrets[part] = true
 				}
 			}
@@ -223,15 +222,15 @@ func TestLogs(t *testing.T) {
 	get := p.open("GET", "/mcp", "", "Last-Event-ID: "+f.last)
 	get.head()
 	held := n.release(1)
-	p.post(call("echo", `{}`)) // its id is in flight
+	p.post(call("echo", `{}`)) // the id is in flight
 	p.post(callAs("1", "ask", `{}`))
 	p.post("{")
-	p.post(callAs("3", "hold", `{}`)) // more than two
+	p.post(callAs("3", "hold", `{}`)) // over the limit of two calls
 	p.open("GET", "/mcp", "", "Last-Event-ID: x"+f.last).all()
 	p.open("GET", "/mcp", "", "Last-Event-ID: "+f.last[:20]).all()
 	p.open("GET", f.link, "", "Last-Event-ID: "+f.last).head()
 	p.open("POST", f.link, `{"jsonrpc":"2.0","id":99,"result":{}}`).atMost(0, rst)
-	(&peer{n: n, id: p.id}).post(call("echo", `{}`)) // nobody
+	(&peer{n: n, id: p.id}).post(call("echo", `{}`)) // without a principal
 	progress(held[0], 1, 1)
 	old := n.pair(p.header)
 	_, id, _ := strings.Cut(old.endpoint, "sessionId=")
@@ -244,7 +243,7 @@ func TestLogs(t *testing.T) {
 	old.open()
 	p.open("POST", old.endpoint, "{").all()
 	old.w.c.Close()
-	held[0].Sink.Closed(fmt.Errorf("the backend broke"), true) // logged, and the calls with it
+	held[0].Sink.Closed(fmt.Errorf("the backend broke"), true) // the end is logged, with its calls
 	n.end(p)
 	p.post(call("echo", `{}`))
 	mcptest.Eventually(t, "the session to expire", time.Minute, func() bool { return n.sessions.Sessions() == 0 })

@@ -23,14 +23,14 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// recorder is a script whose server says which version it is of, and notes what it is told.
+// recorder is a script that names a version, and records the messages that it gets.
 type recorder struct {
 	script
 	version atomic.Int64
-	speaks  string // the revision that it chooses; "": the client's
+	speaks  string // the revision that the server chooses; "": the client's
 
 	said sync.Mutex
-	all  []string // methods, and what sets something
+	all  []string // methods, with the level or URI that they set
 }
 
 func (s *recorder) Serve(x *message.Exchange) {
@@ -62,7 +62,7 @@ func (s *recorder) Serve(x *message.Exchange) {
 	}
 }
 
-// holding waits until so many calls are held.
+// holding waits until count calls are held.
 func (s *recorder) holding(t *testing.T, count int) {
 	t.Helper()
 	mcptest.Eventually(t, "calls to be held", time.Minute, func() bool {
@@ -72,27 +72,27 @@ func (s *recorder) holding(t *testing.T, count int) {
 	})
 }
 
-// since returns what the server was told after the first n messages.
+// since returns the messages that the server got after the first n.
 func (s *recorder) since(n int) []string {
 	s.said.Lock()
 	defer s.said.Unlock()
 	return slices.Clone(s.all[n:])
 }
 
-// asleep waits until a node has no session.
+// asleep waits until the node has no session.
 func (n *node) asleep() {
 	n.t.Helper()
 	mcptest.Eventually(n.t, "the sessions to fall asleep", time.Minute, func() bool { return n.sessions.Sessions() == 0 })
 }
 
-// shortly is how long ended calls are kept where that is to keep no session awake.
+// shortly keeps ended calls so briefly that they keep no session awake.
 var shortly = memory.Options{Keep: 50 * time.Millisecond, Acknowledged: 50 * time.Millisecond}
 
-// sleepy returns the options of a node whose sessions fall asleep soon.
+// sleepy returns options with which sessions fall asleep soon.
 func sleepy() session.Options { return session.Options{SleepAfter: 50 * time.Millisecond} }
 
-// A session of which nothing would be lost falls asleep. It wakes by whatever its client comes with, and its client notices
-// nothing: what it has set is set again, and it need not list anything again.
+// A session falls asleep if nothing would be lost. A request, a notification or a GET of its client wakes it, and the
+// client notices nothing: its log level and subscriptions are set again, and it need not list anything again.
 func TestSleeps(t *testing.T) {
 	t.Parallel()
 	for _, revision := range []string{"2025-03-26", "2025-11-25"} {
@@ -117,10 +117,10 @@ func TestSleeps(t *testing.T) {
 				t.Parallel()
 				b := &recorder{script: script{runs: map[string]int{}}, speaks: revision}
 				n := newNode(t, config{life: time.Hour, session: sleepy(), backend: message.New(b), memory: shortly})
-				p := n.connect("2025-06-18", nil) // the server may choose another
+				p := n.connect("2025-06-18", nil) // the server may choose another revision
 				p.version = revision
 				if revision == "2025-03-26" {
-					p.version = "" // whose clients say nothing of it
+					p.version = "" // its clients do not name their revision
 				}
 				p.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
 				p.post(`{"jsonrpc":"2.0","id":2,"method":"logging/setLevel","params":{"level":"error"}}`)
@@ -164,7 +164,7 @@ func (p *peer) echoed(text string) error {
 	return nil
 }
 
-// speaks returns the revision that the peer's session speaks, which is kept awake for that.
+// speaks returns the revision of the peer's session. A GET keeps the session awake meanwhile.
 func (p *peer) speaks() string {
 	w := p.open("GET", "/mcp", "")
 	defer w.c.Close()
@@ -176,8 +176,8 @@ func (p *peer) speaks() string {
 	return s.Revision()
 }
 
-// A server that has another version when a session wakes may offer something else: its client is told. So it is where an awake
-// session has heard that its lists changed.
+// If the server has another version when a session wakes, its lists may have changed: the client gets
+// notifications/tools/list_changed. The same holds if another session, awake, got a notification that a list has changed.
 func TestWokenByAnother(t *testing.T) {
 	t.Parallel()
 	for what, change := range map[string]func(n *node, b *recorder){
@@ -202,7 +202,7 @@ func TestWokenByAnother(t *testing.T) {
 	}
 }
 
-// A session stays awake as long as something would be lost.
+// A session stays awake as long as something would be lost, or if it could not be revived.
 func TestStaysAwake(t *testing.T) {
 	t.Parallel()
 	b := &recorder{script: script{runs: map[string]int{}}}
@@ -231,7 +231,7 @@ func TestStaysAwake(t *testing.T) {
 		do(p)
 		awake[what] = p
 	}
-	// What has begun after the others falls asleep after they would have.
+	// A session that begins later falls asleep later than the others would.
 	for range 3 {
 		n.connect("2025-11-25", nil)
 		mcptest.Eventually(t, "the session to fall asleep", time.Minute, func() bool { return n.sessions.Sessions() <= len(awake) })
@@ -246,7 +246,7 @@ func TestStaysAwake(t *testing.T) {
 	}
 }
 
-// A session that sleeps is ended by its client, and stays so; it is nobody's but its principal's.
+// A client can end its sleeping session, which then stays ended. Another principal can neither use nor end it.
 func TestEndedAsleep(t *testing.T) {
 	t.Parallel()
 	as := func(name string) http.Header { return http.Header{"Authorization": {"Bearer " + name}} }
@@ -271,7 +271,7 @@ func TestEndedAsleep(t *testing.T) {
 	}
 }
 
-// A request is not made again under its idempotency key because its session has slept.
+// A request that is repeated under its idempotency key does not run again, also if its session has slept meanwhile.
 func TestKeyAfterSleep(t *testing.T) {
 	t.Parallel()
 	o := sleepy()
@@ -289,7 +289,7 @@ func TestKeyAfterSleep(t *testing.T) {
 	}
 }
 
-// Requests that come while their session falls asleep are answered, at one node and at several, each once.
+// Requests that come while their session falls asleep are answered, at one node and at two.
 func TestFallsAsleepUnderRequests(t *testing.T) {
 	t.Parallel()
 	o := session.Options{SleepAfter: time.Nanosecond, Forgets: true}
@@ -319,7 +319,7 @@ func TestFallsAsleepUnderRequests(t *testing.T) {
 							w.c.Close()
 						}
 						if j%8 == 0 {
-							time.Sleep(time.Duration(i*5) * time.Millisecond) // so that all are quiet at times
+							time.Sleep(time.Duration(i*5) * time.Millisecond) // so that all clients are quiet at times
 						}
 						if n := nodes[i%len(nodes)]; n.sessions.Sessions() == 0 {
 							asleep.Add(1)
@@ -333,7 +333,7 @@ func TestFallsAsleepUnderRequests(t *testing.T) {
 	}
 }
 
-// A session wakes on any node, as what its client is, and with what it has set; then no other has it.
+// A session wakes on any node, with its revision and its log level. An end on one node holds for all.
 func TestWakesElsewhere(t *testing.T) {
 	t.Parallel()
 	b := &recorder{script: script{runs: map[string]int{}}, speaks: "2025-03-26"}
@@ -373,7 +373,7 @@ func TestWakesElsewhere(t *testing.T) {
 	}
 }
 
-// A session that sleeps leaves nothing in the store, and one that wakes is written to it once: very many may do so at once.
+// A sleeping session leaves nothing in the store, and a wake writes at most two values and two frames, so that very many sessions can wake at once.
 func TestWakesAtLittleCost(t *testing.T) {
 	t.Parallel()
 	b := &recorder{script: script{runs: map[string]int{}}}
@@ -395,7 +395,7 @@ func TestWakesAtLittleCost(t *testing.T) {
 		}
 		puts, appends = puts+f.engine.CountOf("Put", string(key)), appends+f.engine.CountOf("Append", string(key))
 	}
-	if puts > 2*wakes || appends > 2*wakes { // with which tools may be called again
+	if puts > 2*wakes || appends > 2*wakes { // the list of tools that are retry-safe included
 		t.Errorf("%d values and %d frames were written to wake %d times", puts, appends, wakes)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// busy counts the requests that a server is at.
+// busy counts the requests that a server is handling.
 type busy struct{ atomic.Int32 }
 
 func (b *busy) count(s *http.Server) {
@@ -33,7 +33,7 @@ func pass(t *testing.T, d time.Duration) {
 	mcptest.Eventually(t, "time to pass", time.Minute, func() bool { return time.Now().After(end) })
 }
 
-// TestSlowAnswer is a client that does not read its JSON. It is given up.
+// TestSlowAnswer is a client that does not read its JSON answer: the server ends the connection.
 func TestSlowAnswer(t *testing.T) {
 	t.Parallel()
 	var b busy
@@ -51,8 +51,8 @@ func TestSlowAnswer(t *testing.T) {
 	}
 }
 
-// TestSlowBody is a client whose request's body does not arrive. It is told so,
-// also where the body is not wanted.
+// TestSlowBody is a client that does not send its request's body: it gets a 408, or a 415 if its
+// Content-Type is wrong.
 func TestSlowBody(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{BodyTimeout: 500 * time.Millisecond}})
@@ -67,11 +67,11 @@ func TestSlowBody(t *testing.T) {
 	p.works("slow bodies")
 }
 
-// TestSlowTool is a call that takes longer than its body and its answer may. The
-// connection can be used again after a pause as long as that.
+// TestSlowTool is a call that takes longer than BodyTimeout and WriteTimeout. The connection can
+// be used again, also after a pause of that length.
 func TestSlowTool(t *testing.T) {
 	t.Parallel()
-	const short = 500 * time.Millisecond // time enough where the machine is busy
+	const short = 500 * time.Millisecond // long enough on a busy machine
 	var b busy
 	n := newNode(t, config{
 		server: server.Options{BodyTimeout: short, WriteTimeout: short, Response: server.ResponseJSON},
@@ -100,8 +100,7 @@ func TestSlowTool(t *testing.T) {
 	mcptest.Eventually(t, "the client's leaving to be noticed", time.Minute, func() bool { return b.Load() == 0 })
 }
 
-// TestPages resumes a stream of large messages. What is written at a time is
-// bounded.
+// TestPages resumes a stream of large messages. The size of a single write is bounded.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	const size, steps = 50_000, 40
@@ -138,7 +137,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// writes notes how much was written at a time.
+// writes records the size of the largest write.
 type writes struct {
 	*httptest.ResponseRecorder
 	most int

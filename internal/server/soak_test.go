@@ -18,8 +18,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A roamer is a client behind a balancer that sends each request to any node, and
-// that does not know which of them live.
+// A roamer is a client behind a balancer that sends each request to a random node, and does not
+// know which nodes live.
 type roamer struct {
 	f      *farm
 	nodes  *atomic.Pointer[[]*farmNode]
@@ -27,7 +27,7 @@ type roamer struct {
 	id     string
 }
 
-// do makes a request until a node takes it. The tries that failed may have arrived.
+// do repeats a request until a node takes it. The tries that failed may have arrived, too.
 func (c *roamer) do(method, body string, header ...string) (*http.Response, error) {
 	for end := time.Now().Add(time.Minute); ; {
 		all := *c.nodes.Load()
@@ -58,7 +58,7 @@ func (c *roamer) do(method, body string, header ...string) (*http.Response, erro
 		if time.Now().After(end) {
 			return nil, err
 		}
-		time.Sleep(20 * time.Millisecond) // as it was told, but sooner
+		time.Sleep(20 * time.Millisecond) // sooner than Retry-After says
 	}
 }
 
@@ -106,9 +106,9 @@ func (c *roamer) call(id, body, key string) (m jsonrpc.Message, err error) {
 	return m, fmt.Errorf("hung after %q", last)
 }
 
-// TestNodesComeAndGo kills and drains nodes and starts others, under clients that
-// make calls through any of them. Each call ends; what ran is told, and ran once; of
-// the rest it is said that nobody knows.
+// TestNodesComeAndGo kills and drains nodes and starts others, while clients make calls through
+// any of them. Each call ends, with its result after one run or with "outcome unknown", and none
+// runs twice.
 func TestNodesComeAndGo(t *testing.T) {
 	testlong.Only(t, "it takes seconds")
 	t.Parallel()

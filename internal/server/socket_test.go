@@ -17,12 +17,12 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// handshake is the head of a GET that asks for a WebSocket.
+// handshake lists the headers of a GET that asks for a WebSocket.
 var handshake = []string{
 	"Connection: keep-alive, Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
 }
 
-// TestHandshake is what a WebSocket's handshake is answered with.
+// TestHandshake checks the answers to valid and invalid handshakes of a WebSocket.
 func TestHandshake(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{Principal: bearer, AllowedOrigins: []string{"https://ok.example"}}})
@@ -92,7 +92,7 @@ func TestHandshake(t *testing.T) {
 				}
 				_ = w.c.Close()
 			}
-			// Whose client has said nothing is nobody's.
+			// The session of a client that has sent no message ends with its connection.
 			mcptest.Eventually(t, "the session to end", time.Minute, func() bool { return n.sessions.Sessions() == sessions })
 		})
 	}
@@ -113,7 +113,7 @@ func TestHandshake(t *testing.T) {
 	}
 }
 
-// TestSocketBinary sends a frame that is no text: it is refused, and all goes on.
+// TestSocketBinary sends a frame that is not text: it is refused, and the connection goes on.
 func TestSocketBinary(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
@@ -136,8 +136,8 @@ func TestSocketBinary(t *testing.T) {
 	}
 }
 
-// TestSocketAttached attaches to a session again: what was said meanwhile and belongs
-// to no call comes once, from where the client is, or from what was told.
+// TestSocketAttached opens a WebSocket to a session again: messages of no call that came
+// meanwhile arrive once, after the client's event id, or after the last message written.
 func TestSocketAttached(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{KeepAlive: 4 * time.Second}})
@@ -165,8 +165,8 @@ func TestSocketAttached(t *testing.T) {
 	d.say(callAs("2", "echo", `{"text":"here"}`))
 	d.hears("here")
 
-	// Another connection takes the standalone stream over; the one that had it still
-	// answers, until the session ends.
+	// Another connection supersedes the reader of the standalone stream. The old connection still
+	// answers requests, until the session ends.
 	get := p.open("GET", "/mcp", "")
 	first, err := get.next()
 	if err != nil {
@@ -197,8 +197,8 @@ func TestSocketAttached(t *testing.T) {
 	d.ended(websocket.StatusNormalClosure, "the session ended")
 }
 
-// TestSocketSilent is a client that says nothing at all, not even a pong: it is let go of. Who
-// answers pings stays.
+// TestSocketSilent is a client that sends nothing, not even a pong: its connection is ended. That
+// of a client that answers pings is not.
 func TestSocketSilent(t *testing.T) {
 	t.Parallel()
 	for tries := 0; ; tries++ {
@@ -206,14 +206,14 @@ func TestSocketSilent(t *testing.T) {
 		if err == nil {
 			break
 		}
-		if tries == 5 { // a busy machine is slow to send pings, and to answer them
+		if tries == 5 { // on a busy machine pings and pongs may be slow
 			t.Fatal(err)
 		}
 	}
 }
 
-// silentSocket returns an error if a client that answers pings is let go of, while one that does not
-// is sent a ping before it is.
+// silentSocket returns an error if the connection of a client that answers pings is ended, or that
+// of a silent client is ended without a ping before.
 func silentSocket(t *testing.T, keepAlive time.Duration) error {
 	t.Helper()
 	n := newNode(t, config{server: server.Options{KeepAlive: keepAlive}})
@@ -221,7 +221,7 @@ func silentSocket(t *testing.T, keepAlive time.Duration) error {
 	if err := c.initialize("2025-11-25", ""); err != nil {
 		return err
 	}
-	heard := outcome(func() error { _, err := c.recv(); return err }) // and so answers pings
+	heard := outcome(func() error { _, err := c.recv(); return err }) // answers pings, as it reads
 	p := &peer{n: n}
 	w := p.open("GET", "/mcp", "", handshake...)
 	w.head()
@@ -255,7 +255,7 @@ func silentSocket(t *testing.T, keepAlive time.Duration) error {
 	return <-heard
 }
 
-// TestSocketUnbegun lets go of a client that opens a WebSocket and does not begin.
+// TestSocketUnbegun is a client that opens a WebSocket and sends no initialize: its connection is ended.
 func TestSocketUnbegun(t *testing.T) {
 	t.Parallel()
 	var n *node
@@ -267,7 +267,7 @@ func TestSocketUnbegun(t *testing.T) {
 		if err == nil {
 			break
 		}
-		if tries == 5 { // a busy machine is slow to begin, and that is silence
+		if tries == 5 { // on a busy machine the initialize may come too late
 			t.Fatal(err)
 		}
 	}
@@ -288,8 +288,8 @@ func readFull(r *bufio.Reader, b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestSocketOutlivesTimeouts is an HTTP server whose timeouts are meant for
-// requests: they do not end a WebSocket.
+// TestSocketOutlivesTimeouts is an HTTP server with timeouts for requests: they do not end a
+// WebSocket.
 func TestSocketOutlivesTimeouts(t *testing.T) {
 	t.Parallel()
 	const short = time.Second
@@ -297,7 +297,7 @@ func TestSocketOutlivesTimeouts(t *testing.T) {
 		s.ReadTimeout, s.WriteTimeout, s.IdleTimeout, s.ReadHeaderTimeout = short, short, short, short
 	}})
 	var c *talker
-	for tries := 0; ; tries++ { // a busy machine may take longer to send a header
+	for tries := 0; ; tries++ { // on a busy machine the header may come too late
 		var err error
 		if c, _, err = n.dialSocket(0); err == nil {
 			break
@@ -315,8 +315,8 @@ func TestSocketOutlivesTimeouts(t *testing.T) {
 	}
 }
 
-// TestSocketDisconnectAfter ends a connection at its age when nothing is in flight,
-// and not where its client would miss what it asked for.
+// TestSocketDisconnectAfter ends a connection at its age if no call is in flight; else after the
+// call's answer.
 func TestSocketDisconnectAfter(t *testing.T) {
 	t.Parallel()
 	const age = 1500 * time.Millisecond
@@ -327,7 +327,7 @@ func TestSocketDisconnectAfter(t *testing.T) {
 		return len(n.script.held)
 	}
 	var c *talker
-	for tries := 0; ; tries++ { // a busy machine may take longer than a connection lives
+	for tries := 0; ; tries++ { // on a busy machine the connection may end before
 		c = openSocket(n, 0)
 		if c.initialize("2025-11-25", "") == nil && c.send(callAs("1", "hold", `{}`)) == nil {
 			end := time.Now().Add(2 * age)
@@ -358,7 +358,7 @@ func TestSocketDisconnectAfter(t *testing.T) {
 
 }
 
-// TestPipesOutliveAge does not end a pair of pipes at that age.
+// TestPipesOutliveAge is a pair of pipes: DisconnectAfter does not end it.
 func TestPipesOutliveAge(t *testing.T) {
 	t.Parallel()
 	const age = 100 * time.Millisecond
@@ -371,9 +371,9 @@ func TestPipesOutliveAge(t *testing.T) {
 	c.hears(`"id":2`)
 }
 
-// TestSocketContinued is a call that was made on a WebSocket by a client that cannot
-// resume it: who comes back over HTTP with nothing but the session is told, as if
-// it had been made with a POST.
+// TestSocketContinued is a client that cannot resume requests, and has made calls on a WebSocket:
+// it comes back over HTTP with its session id alone, and gets their responses, as for calls of a
+// POST.
 func TestSocketContinued(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{Retry: 20 * time.Millisecond, UpgradeAfter: time.Hour}})
@@ -401,8 +401,8 @@ func TestSocketContinued(t *testing.T) {
 	}
 }
 
-// A WebSocket whose client ends with a FIN and no close frame, as a program that is killed does, has ended,
-// also while a call of it runs: nobody is there to hear of that.
+// A client's FIN without a close frame, as of a program that is killed, ends its WebSocket at once, also
+// while it has a call in flight.
 func TestSocketWithoutClose(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})

@@ -20,10 +20,10 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// pair is a client of revision 2024-11-05, which has a stream for all that it is
-// told, and a URL to which it posts.
+// pair is a client of revision 2024-11-05, with a stream for all messages from the server, and a
+// URL to which it posts.
 type pair struct {
-	p        *peer // without a session id: the URL has it
+	p        *peer // has no session id: it is in the URL
 	w        *wire // the stream
 	endpoint string
 	last     string // the last event id
@@ -37,8 +37,8 @@ func (n *node) pair(header http.Header) *pair {
 	return c
 }
 
-// open opens the stream, or resumes it by its last event id and nothing else. It
-// begins with the endpoint event.
+// open opens the stream, or resumes it by its last event id alone. The stream begins with the
+// endpoint event.
 func (c *pair) open() {
 	t := c.p.n.t
 	t.Helper()
@@ -79,7 +79,7 @@ func (c *pair) next() sse.Event {
 	return ev
 }
 
-// wants checks that the next message has some text in it.
+// wants checks that the next message contains a text.
 func (c *pair) wants(text string) {
 	c.p.n.t.Helper()
 	if ev := c.next(); !strings.Contains(string(ev.Data), text) {
@@ -96,7 +96,7 @@ func (c *pair) initialize() {
 	c.send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 }
 
-// TestPair is a conversation over the pair of endpoints: all answers come on the
+// TestPair is a conversation over the pair of endpoints: all messages of the server come on the
 // stream, in order.
 func TestPair(t *testing.T) {
 	t.Parallel()
@@ -115,14 +115,14 @@ func TestPair(t *testing.T) {
 	}
 	c.wants("done")
 
-	// A batch: what it asks is answered, each for itself.
+	// The requests of a batch are answered one by one.
 	c.send(`[{"jsonrpc":"2.0","method":"notifications/x"},{"jsonrpc":"2.0","id":"a","method":"ping"},` + callAs(`"b"`, "echo", `{"text":"B"}`) + `]`)
 	c.wants(`"id":"a"`)
 	c.wants(`"text":"B"`)
 	c.send(`[{"jsonrpc":"2.0","method":"notifications/unrelated","params":{"data":"only"}}]`)
 	c.wants("only")
 
-	// The server asks, in the middle of a call.
+	// The server sends a request in the middle of a call.
 	c.send(callAs("2", "ask", `{}`))
 	asked, err := jsonrpc.Parse(c.next().Data)
 	if err != nil || asked.Method != "elicitation/create" {
@@ -131,7 +131,7 @@ func TestPair(t *testing.T) {
 	c.send(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, asked.ID))
 	c.wants(`\"action\":\"accept\"`)
 
-	// A call that was cancelled is not answered.
+	// A cancelled call gets no answer.
 	c.send(callAs("3", "hold", `{}`))
 	held := n.release(1)
 	c.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3}}`)
@@ -139,22 +139,22 @@ func TestPair(t *testing.T) {
 	c.send(callAs("3", "echo", `{"text":"the id is free"}`))
 	c.wants("the id is free")
 
-	// Silence is kept alive, and is no message.
+	// A silent stream gets comments, which are no messages.
 	quiet := make([]byte, 60)
 	if _, err := io.ReadFull(c.w.res.Body, quiet); err != nil || strings.Count(string(quiet), ": keep-alive") < 3 {
 		t.Errorf("got %q, %v", quiet, err)
 	}
 }
 
-// TestPairCut cuts the stream after every number of bytes that come after its
-// endpoint event. It is resumed by the last event id, and each message comes
-// once and in order. (Before that event the client knows of no session.)
+// TestPairCut cuts the stream after each number of bytes after its endpoint event (each cut with
+// a stride of 3, or 21 without -long). The client resumes it by the last event id, and each
+// message comes once and in order. (Before that event the client has no session.)
 func TestPairCut(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, 32)
-	stride := 3 // and each way to cut begins at another byte
+	stride := 3 // each way to cut begins at another byte
 	if !testlong.Wanted() {
 		stride = 21
 	}
@@ -170,7 +170,7 @@ func TestPairCut(t *testing.T) {
 				if err != nil {
 					t.Errorf("%v after %d bytes, pause %d: %v", how, at, pause, err)
 				}
-				if all && pause == 1 { // then the stream is the longer one: less of it goes out together
+				if all && pause == 1 { // with a pause the stream is longer, as it is written in more pieces
 					end.Store(true)
 				}
 			}()
@@ -182,8 +182,8 @@ func TestPairCut(t *testing.T) {
 	}
 }
 
-// cutPair has a conversation whose stream is cut after some bytes, and resumed.
-// It reports whether all had arrived before.
+// cutPair has a conversation with a stream that is cut after at bytes, and resumed. It reports
+// whether all messages had arrived before.
 func (n *node) cutPair(key string, at int, how cut, pause int) (all bool, err error) {
 	p := &peer{n: n}
 	w := p.open("GET", "/sse", "")
@@ -201,13 +201,13 @@ func (n *node) cutPair(key string, at int, how cut, pause int) (all bool, err er
 			most -= got
 		}
 	}
-	read(4096, "\n\n\r\n") // the chunk that is the endpoint event
+	read(4096, "\n\n\r\n") // the chunk with the endpoint event
 	events := func() []sse.Event {
 		res, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(raw.Bytes())), nil)
 		if err != nil {
 			return nil
 		}
-		body, _ := io.ReadAll(res.Body) // it was cut
+		body, _ := io.ReadAll(res.Body) // an error means that the body was cut
 		res.Body.Close()
 		return reply{body: body}.events()
 	}
@@ -244,7 +244,7 @@ func (n *node) cutPair(key string, at int, how cut, pause int) (all bool, err er
 	c.w.c.Close()
 	pinged := false
 	for i, want := range []string{`"id":0,"result"`, `"progress":1,`, `"progress":2,`, "done", `"id":"p"`} {
-		if pause > 0 && !pinged && strings.Contains(got[i], `"id":"p"`) { // overtakes a call that takes its time
+		if pause > 0 && !pinged && strings.Contains(got[i], `"id":"p"`) { // the ping may overtake a slow call
 			pinged = true
 			got = append(got[:i:i], append(got[i+1:], got[i])...)
 		}
@@ -258,7 +258,7 @@ func (n *node) cutPair(key string, at int, how cut, pause int) (all bool, err er
 	return all, nil
 }
 
-// TestPairSameIDs is two clients that use the same ids, failure 9.
+// TestPairSameIDs is failure 9: two clients use the same request ids, and each gets its own messages.
 func TestPairSameIDs(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
@@ -280,13 +280,13 @@ func TestPairSameIDs(t *testing.T) {
 	b.wants("for b")
 	a.wants(`"progress":1`)
 	a.wants("for a")
-	for _, c := range []*pair{a, b} { // and nothing else
+	for _, c := range []*pair{a, b} { // no other message came
 		c.send(`{"jsonrpc":"2.0","id":"end","method":"ping"}`)
 		c.wants(`"id":"end"`)
 	}
 }
 
-// TestPairTakeover is a second connection to the same stream: it takes over.
+// TestPairTakeover is a second connection to the same stream: it supersedes the first.
 func TestPairTakeover(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
@@ -301,8 +301,8 @@ func TestPairTakeover(t *testing.T) {
 	c.wants(`"id":1`)
 }
 
-// TestPairRevision is a client of the pair that speaks a newer revision, as those
-// do that fall back: its stream stays the old one, also when it is resumed.
+// TestPairRevision is a client that falls back to the pair of endpoints, with a newer revision:
+// its stream stays one of 2024-11-05, also when it is resumed.
 func TestPairRevision(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{InputGrace: time.Millisecond}})
@@ -322,7 +322,7 @@ func TestPairRevision(t *testing.T) {
 	}
 }
 
-// TestPairBadInput is what is refused at the pair of endpoints. The session lives on.
+// TestPairBadInput sends invalid requests to the pair of endpoints: each is refused, and the session goes on.
 func TestPairBadInput(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{MaxBody: 1 << 10}})
@@ -373,9 +373,9 @@ func TestPairBadInput(t *testing.T) {
 	} {
 		refused(t, what, c.p.craft(tc.crafted).all(), tc.status, tc.code, tc.says)
 		c.send(`{"jsonrpc":"2.0","id":"still","method":"ping"}`)
-		c.wants(`"id":"still"`) // on the connection that was there
+		c.wants(`"id":"still"`) // on the connection that was open before
 	}
-	// What is wrong in a session is answered where all answers are.
+	// An error about a message in a session comes on the stream, as all answers do.
 	c.send(initialize)
 	c.wants("initialized already")
 	if n.runs("bad") > 0 {
@@ -386,7 +386,7 @@ func TestPairBadInput(t *testing.T) {
 	modern.works("bad input at the other endpoint")
 }
 
-// TestPairEnds ends a session whose client stays away, and none that reads.
+// TestPairEnds has a session with a reader, which does not end. It ends after the client has left.
 func TestPairEnds(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{
@@ -395,7 +395,7 @@ func TestPairEnds(t *testing.T) {
 	})
 	c := n.pair(nil)
 	c.initialize()
-	quiet := make([]byte, 10*len(": keep-alive\n\n")) // three times the time that an idle session has
+	quiet := make([]byte, 10*len(": keep-alive\n\n")) // three times as long as an idle session lives
 	if _, err := io.ReadFull(c.w.res.Body, quiet); err != nil {
 		t.Fatalf("a session with a reader ended: %v", err)
 	}

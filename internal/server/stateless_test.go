@@ -14,8 +14,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// stateless returns a client of a server that knows no sessions. Its requests
-// carry a revision, as those of a client that was told one.
+// stateless returns a client of a stateless server.
 func stateless(t *testing.T, c config) *peer {
 	c.server.Stateless = true
 	return &peer{n: newNode(t, c)}
@@ -23,8 +22,8 @@ func stateless(t *testing.T, c config) *peer {
 
 const revision = "MCP-Protocol-Version: 2025-06-18"
 
-// TestStateless is requests that stand alone: each is answered without a
-// session, and leaves nothing behind.
+// TestStateless sends requests to a stateless server: each is answered without a session, and
+// leaves nothing behind.
 func TestStateless(t *testing.T) {
 	t.Parallel()
 	p := stateless(t, config{})
@@ -45,7 +44,7 @@ func TestStateless(t *testing.T) {
 	}
 	for _, extra := range [][]string{
 		nil, {revision}, {"MCP-Protocol-Version: 2025-11-25"},
-		{revision, "Mcp-Session-Id: of-some-other-server"}, // what a client kept from before
+		{revision, "Mcp-Session-Id: of-some-other-server"}, // a client may have kept it from before
 	} {
 		r := p.post(callAs("1", "echo", `{"text":"alone"}`), extra...)
 		if r.status != 200 || r.header.Get("Content-Type") != "application/json" || r.header.Get("Mcp-Session-Id") != "" ||
@@ -53,8 +52,8 @@ func TestStateless(t *testing.T) {
 			t.Errorf("%v: %d %v %s", extra, r.status, r.header, r.body)
 		}
 	}
-	// A call that speaks before it answers has a stream, to which nobody can come
-	// back: no ids, no URL, and no priming.
+	// A call with progress has a stream that cannot be resumed: without event ids, URL and
+	// priming event.
 	r = p.post(callAs("2", "steps", `{"key":"alone","n":3}`), "MCP-Protocol-Version: 2025-11-25")
 	events := r.events()
 	if r.status != 200 || !r.whole || r.header.Get("Content-Type") != "text/event-stream" || r.header.Get("Link") != "" || len(events) != 4 {
@@ -69,14 +68,14 @@ func TestStateless(t *testing.T) {
 			t.Errorf("event %d is %+v", i, ev)
 		}
 	}
-	// What takes long is waited for.
+	// The answer to a long call is waited for.
 	if r := p.post(callAs("3", "steps", `{"n":0,"pause":80}`), revision); r.status != 200 || !strings.Contains(string(r.body), "done") {
 		t.Errorf("%d %s", r.status, r.body)
 	}
 	p.nothingLeft()
 }
 
-// nothingLeft waits until the node has no session, and keeps nothing.
+// nothingLeft waits until the node has no session and no call, and its store is empty.
 func (p *peer) nothingLeft() {
 	p.n.t.Helper()
 	mcptest.Eventually(p.n.t, "sessions to end", time.Minute, func() bool {
@@ -84,7 +83,7 @@ func (p *peer) nothingLeft() {
 	})
 }
 
-// TestStatelessEntryPoints is the entry points that lead to a session: they do not exist.
+// TestStatelessEntryPoints uses the entry points to sessions: a stateless server does not have them.
 func TestStatelessEntryPoints(t *testing.T) {
 	t.Parallel()
 	p := stateless(t, config{})
@@ -108,7 +107,7 @@ func TestStatelessEntryPoints(t *testing.T) {
 	refused(t, "a stream URL", p.open("POST", "/mcp?stream=x", `{"jsonrpc":"2.0","id":1,"result":{}}`).all(), 404, codeInvalid, "no stream URLs")
 }
 
-// TestStatelessBadInput is what is refused.
+// TestStatelessBadInput sends invalid requests to a stateless server: they are refused.
 func TestStatelessBadInput(t *testing.T) {
 	t.Parallel()
 	p := stateless(t, config{})
@@ -123,7 +122,7 @@ func TestStatelessBadInput(t *testing.T) {
 	if p.n.runs("bad") > 0 {
 		t.Error("a call ran that was refused")
 	}
-	// Without a version it is 2025-03-26, which has batches.
+	// Without a version header the revision is 2025-03-26, which has batches.
 	r := p.post(`[{"jsonrpc":"2.0","method":"notifications/x"},{"jsonrpc":"2.0","id":1,"method":"ping"},` + callAs("2", "echo", `{"text":"b"}`) + `]`)
 	if r.status != 200 || !strings.HasPrefix(string(r.body), `[{"jsonrpc":"2.0","id":1,`) || strings.Count(string(r.body), `"id":`) != 2 {
 		t.Errorf("%d %s", r.status, r.body)
@@ -131,8 +130,8 @@ func TestStatelessBadInput(t *testing.T) {
 	p.nothingLeft()
 }
 
-// TestStatelessAsk is a server that asks a client who has no way to answer: it is
-// told so, and its call ends.
+// TestStatelessAsk is a server that sends a request to a client which has no way to answer: the
+// server gets an error, and its call ends.
 func TestStatelessAsk(t *testing.T) {
 	t.Parallel()
 	calls := make(chan *message.Exchange, 1)
@@ -155,9 +154,8 @@ func TestStatelessAsk(t *testing.T) {
 	p.nothingLeft()
 }
 
-// TestStatelessOpening is what a server learns before a request that stands
-// alone: an initialize of the request's revision. If it refuses, the client is
-// told.
+// TestStatelessOpening checks that the server gets an initialize of the request's revision before
+// a stateless request. If it refuses that, the client gets the error.
 func TestStatelessOpening(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -192,8 +190,8 @@ func TestStatelessOpening(t *testing.T) {
 	p.nothingLeft()
 }
 
-// TestStatelessConcurrent is many requests at a time, all with the same id: each
-// gets its own answer.
+// TestStatelessConcurrent makes many requests at a time, all with the same id: each gets its own
+// answer.
 func TestStatelessConcurrent(t *testing.T) {
 	t.Parallel()
 	p := stateless(t, config{})
@@ -219,8 +217,7 @@ func TestStatelessConcurrent(t *testing.T) {
 	p.nothingLeft()
 }
 
-// TestStatelessGone is clients that go away before their answer: nothing waits
-// for them.
+// TestStatelessGone has clients that leave before their answer: their calls and sessions end.
 func TestStatelessGone(t *testing.T) {
 	t.Parallel()
 	p := stateless(t, config{server: server.Options{KeepAlive: 5 * time.Millisecond}})

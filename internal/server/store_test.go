@@ -18,7 +18,7 @@ import (
 	"holdfast/stream"
 )
 
-// deafStore is a store that can be written and, for a while, not read.
+// deafStore is a store that can be written, but not read while on is set.
 type deafStore struct {
 	stream.Store
 	on atomic.Bool
@@ -36,8 +36,8 @@ func (d *deafStore) over(s stream.Store) stream.Store {
 	return d
 }
 
-// TestStreamUnreadable calls a tool while streams cannot be read. The client is
-// told so; the tool does not run, and nothing stays behind.
+// TestStreamUnreadable calls a tool while streams cannot be read. The client gets a 503, the tool
+// does not run, and no call is left.
 func TestStreamUnreadable(t *testing.T) {
 	t.Parallel()
 	var deaf deafStore
@@ -60,8 +60,8 @@ func TestStreamUnreadable(t *testing.T) {
 	}
 }
 
-// TestUpgradeUnreadable is the same for a call that was delivered before it got a
-// stream: its client learns the outcome by coming back.
+// TestUpgradeUnreadable is the same for a call that was delivered before it got a stream: the
+// client gets "outcome unknown", and the response when it comes back.
 func TestUpgradeUnreadable(t *testing.T) {
 	t.Parallel()
 	var deaf deafStore
@@ -69,7 +69,7 @@ func TestUpgradeUnreadable(t *testing.T) {
 	p := n.connect("2025-06-18", nil)
 	deaf.on.Store(true)
 	res := p.post(call("steps", `{"key":"k","n":1}`))
-	if res.status != http.StatusBadGateway || res.header.Get("Retry-After") != "" || // it must not be sent again
+	if res.status != http.StatusBadGateway || res.header.Get("Retry-After") != "" || // the client must not send it again
 		!strings.Contains(string(res.body), `"id":"c"`) || !strings.Contains(string(res.body), "outcome unknown") {
 		t.Errorf("got %d %s", res.status, res.body)
 	}
@@ -81,11 +81,11 @@ func TestUpgradeUnreadable(t *testing.T) {
 	}
 }
 
-// lostStore is a store of which another node takes a session in the moment in which a
-// call in it is to be read.
+// lostStore is a store in which another node takes over a session at the moment when a call's
+// stream is first read.
 type lostStore struct {
 	shared.Store
-	taken func() // nil until then
+	taken func() // takes the session over; nil: no session is taken over
 }
 
 func (l *lostStore) Watch(id stream.ID, ready chan<- struct{}) (stop func(), err error) {
@@ -96,9 +96,9 @@ func (l *lostStore) Watch(id stream.ID, ready chan<- struct{}) (stop func(), err
 	return l.Store.Watch(id, ready)
 }
 
-// TestUpgradeLost is TestUpgradeUnreadable for a call whose session another node has
-// taken by then. Its client is told that it should make it again: the tool may be called
-// again, or was not called, as its call was stored before that.
+// TestUpgradeLost is TestUpgradeUnreadable for a call of a session that another node has taken
+// over by then. The client gets a 503 with Retry-After: the tool is retry-safe, or was not called
+// yet, as its call is stored first.
 func TestUpgradeLost(t *testing.T) {
 	t.Parallel()
 	for tool, runs := range map[string]int{"steps": 0, "safe_steps": 1} {
@@ -124,7 +124,7 @@ func TestUpgradeLost(t *testing.T) {
 				}
 				n.sessions.Verify(t.Context())
 			}
-			res := p.post(call(tool, `{"key":"k","n":1,"pause":2000}`)) // which is lost before it ends
+			res := p.post(call(tool, `{"key":"k","n":1,"pause":2000}`)) // the session is taken over before the call ends
 			if res.status != http.StatusServiceUnavailable || res.header.Get("Retry-After") == "" || n.runs("k") != runs ||
 				strings.Contains(string(res.body), "unknown") {
 				t.Errorf("told %d %s, Retry-After %q; it ran %d times", res.status, res.body, res.header.Get("Retry-After"), n.runs("k"))
@@ -133,8 +133,8 @@ func TestUpgradeLost(t *testing.T) {
 	}
 }
 
-// TestNewSessionUnreadable opens the stream of a 2024-11-05 session that cannot
-// be read. The session, which nobody knows, ends.
+// TestNewSessionUnreadable opens the stream of a new 2024-11-05 session, which cannot be read.
+// The session ends, as its client does not know it.
 func TestNewSessionUnreadable(t *testing.T) {
 	t.Parallel()
 	var deaf deafStore
@@ -149,7 +149,7 @@ func TestNewSessionUnreadable(t *testing.T) {
 	}
 }
 
-// slowStore is a store that takes its time to append.
+// slowStore is a store that delays appends.
 type slowStore struct {
 	stream.Store
 	by atomic.Int64 // nanoseconds
@@ -160,13 +160,13 @@ func (s *slowStore) Append(ctx context.Context, lease stream.Lease, records []st
 	return s.Store.Append(ctx, lease, records)
 }
 
-// TestDisconnectAfterAnnouncing has the age at which connections are ended come before
-// the log has what tells a client how to resume its call: that is told first.
+// TestDisconnectAfterAnnouncing has a connection that reaches DisconnectAfter before the log has
+// the call's resume policy: the client still gets the policy.
 func TestDisconnectAfterAnnouncing(t *testing.T) {
 	t.Parallel()
 	var slow slowStore
 	c := config{server: server.Options{DisconnectAfter: time.Millisecond, UpgradeAfter: time.Minute}}
-	c.session.Safe = func(string) bool { return true } // so that the call begins light
+	c.session.Safe = func(string) bool { return true } // so that the call begins as a light call
 	c.store = func(s stream.Store) stream.Store { slow.Store = s; return &slow }
 	n := newNode(t, c)
 	p := n.able("2025-11-25", "")

@@ -19,7 +19,7 @@ const (
 	aware    = `{"elicitation":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}`
 )
 
-// modernBody returns a request of revision 2026-07-28 by a client with the capabilities.
+// modernBody returns a request of revision 2026-07-28, of a client with the capabilities.
 func modernBody(method, params, capabilities string) string {
 	meta := fmt.Sprintf(`"_meta":{"progressToken":"p","io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":%s}`, capabilities)
 	if params = strings.TrimPrefix(params, "{"); params != "}" {
@@ -43,7 +43,7 @@ func (p *peer) modernOpen(method, name, params, capabilities string) *wire {
 	return p.open("POST", "/mcp", modernBody(method, params, capabilities), head...)
 }
 
-// taskTold is what a client is told of a task.
+// taskTold is an answer or notification about a task.
 type taskTold struct {
 	ResultType string
 	TaskID     string
@@ -55,7 +55,7 @@ type taskTold struct {
 	Result, Error  json.RawMessage
 }
 
-// A response is one as a test reads it.
+// A response is a JSON-RPC response about a task.
 type response struct {
 	ID     string
 	Result taskTold
@@ -65,7 +65,7 @@ type response struct {
 	}
 }
 
-// told reads the response that a reply ends with.
+// told returns the response at the end of a reply.
 func told(t testing.TB, r reply) (m response) {
 	t.Helper()
 	body := r.body
@@ -154,7 +154,7 @@ func TestTask(t *testing.T) {
 	}
 }
 
-// A stream of events that has begun ends with the task.
+// A call with a stream that has begun becomes a task: the stream ends with the task.
 func TestTaskInStream(t *testing.T) {
 	t.Parallel()
 	c := tasksConfig()
@@ -227,8 +227,8 @@ func TestTaskAsks(t *testing.T) {
 	}
 }
 
-// The server of a task may ask by a result, after which it gets the request again with the
-// answers of the task's client, on any node.
+// The server of a task may ask questions by a result. It then gets the request again, with the
+// client's answers, which the client may send to any node.
 func TestTaskAsksByResult(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 2, tasksConfig())
@@ -260,7 +260,7 @@ func TestTaskAsksByResult(t *testing.T) {
 	if is := p.get(made.TaskID); is.Status != "working" || len(is.InputRequests) > 0 {
 		t.Errorf("after the answers: %+v", is)
 	}
-	again.Result([]byte(`{"resultType":"input_required","requestState":"two"}`)) // its load is too high
+	again.Result([]byte(`{"resultType":"input_required","requestState":"two"}`)) // an answer without questions, as of a server under high load
 	again = f.nodes[0].release(1)[0]
 	if jsonrpc.String(jsonrpc.Field(again.Params, "requestState")) != "two" || jsonrpc.Field(again.Params, "inputResponses") != nil {
 		t.Errorf("made again: %s", again.Params)
@@ -270,7 +270,7 @@ func TestTaskAsksByResult(t *testing.T) {
 		t.Errorf("at the end: %+v", is)
 	}
 
-	// What asks for what the client has not declared fails, and one that was asked can be cancelled.
+	// A task fails if it asks a question for which the client has not declared the capability. A task that waits for an answer can be cancelled.
 	made = p.task("hold", `{"key":"refused"}`)
 	f.nodes[0].release(1)[0].Result([]byte(`{"resultType":"input_required","inputRequests":{"r":{"method":"roots/list"}}}`))
 	if is := other.until(made.TaskID, "failed"); !strings.Contains(string(is.Error), fmt.Sprint(codeCapability)) {
@@ -283,8 +283,8 @@ func TestTaskAsksByResult(t *testing.T) {
 	other.until(made.TaskID, "cancelled")
 }
 
-// The node of tasks is lost whose server has asked by a result. One that may run again does, from
-// its beginning, and asks anew; of the other nobody knows. Answers to the lost questions do nothing.
+// The node of two tasks is lost after their server has asked by a result. The retry-safe one runs again from its
+// beginning, and asks a new question; the other one's outcome is unknown. Answers to the lost questions do nothing.
 func TestTaskAsksByResultNodeLost(t *testing.T) {
 	testlong.Only(t, "a node takes a while to be lost")
 	t.Parallel()
@@ -333,7 +333,7 @@ func TestTaskAsksByResultNodeLost(t *testing.T) {
 	}
 }
 
-// Who may not use a task is not told that there is one.
+// A client that may not use a task gets the same error as for an unknown id.
 func TestTaskOfAnother(t *testing.T) {
 	t.Parallel()
 	c := tasksConfig()
@@ -366,8 +366,8 @@ func TestTaskOfAnother(t *testing.T) {
 	}
 }
 
-// A client that does not know tasks waits, and one whose connection is closed before there is a
-// task has cancelled.
+// A client without tasks waits for the result. A call that ends at once becomes a task only on a
+// busy machine.
 func TestNoTask(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, tasksConfig())
@@ -429,7 +429,7 @@ func TestTaskOnAnyNode(t *testing.T) {
 	}
 }
 
-// A toldListen is a message of a listen.
+// A toldListen is a message on the stream of a listen.
 type toldListen struct {
 	Method string
 	Params struct {
@@ -461,7 +461,7 @@ func nextTold(t testing.TB, w *wire) (m toldListen) {
 	return m
 }
 
-// A listen that names tasks is told of their changes, on any node.
+// A listen that names tasks gets their changes, on any node.
 func TestTaskListen(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 2, tasksConfig())
@@ -470,7 +470,7 @@ func TestTaskListen(t *testing.T) {
 		list, _ := json.Marshal(ids)
 		return fmt.Sprintf(`{"notifications":{"taskIds":%s}}`, list)
 	}
-	for i, at := range f.nodes { // the tasks are on the first
+	for i, at := range f.nodes { // the tasks are on the first node
 		first, second := p.task("hold", `{}`), p.task("hold", `{}`)
 		held := f.nodes[0].release(2)
 		q := &peer{n: at.node}
@@ -503,7 +503,7 @@ func TestTaskListen(t *testing.T) {
 	}
 }
 
-// A listen hears of tasks of several nodes. It goes on when a node is lost.
+// A listen gets the changes of tasks on several nodes. It goes on when a node is lost.
 func TestTaskListenNodeLost(t *testing.T) {
 	testlong.Only(t, "it waits until a node is known to be lost")
 	t.Parallel()
@@ -540,7 +540,7 @@ func TestTaskListenNodeLost(t *testing.T) {
 		}
 		return again != nil
 	})
-	held := again.release(2) // one was there before
+	held := again.release(2) // one of the two was held before
 	for _, h := range held {
 		h.Result(result("whole"))
 	}
@@ -568,7 +568,7 @@ func TestTaskListenNodeLost(t *testing.T) {
 	}
 }
 
-// A call that is made again under its idempotency key, on any node, is the same task.
+// A call that is made again under its idempotency key, on any node, gets the same task.
 func TestTaskKeyed(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 2, tasksConfig())

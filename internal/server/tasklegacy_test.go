@@ -17,10 +17,10 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// services are those of a manager.
+// services are the services of a session manager.
 var services = []func(*session.Manager, *session.Options) session.Service{legacytask.New}
 
-// legacyTasksConfig offers the tasks of revision 2025-11-25.
+// legacyTasksConfig returns a config with the tasks of revision 2025-11-25.
 func legacyTasksConfig() config {
 	return config{session: session.Options{Polls: true, Keep: 10 * time.Minute}}
 }
@@ -73,7 +73,7 @@ func (p *peer) says(id, method, params string) legacyTold {
 	return m
 }
 
-// begins makes a call that is a task.
+// begins makes a call as a task.
 func (p *peer) begins(id, tool, arguments string) legacyTask {
 	p.n.t.Helper()
 	m := p.says(id, "tools/call", fmt.Sprintf(`{"name":%q,"arguments":%s,"task":{"ttl":60000},"_meta":{"progressToken":"p"}}`, tool, arguments))
@@ -154,7 +154,7 @@ func TestLegacyTaskFails(t *testing.T) {
 	tool, call := p.begins("1", "hold", `{"of":"tool"}`), p.begins("2", "hold", `{"of":"call"}`)
 	held := n.release(2)
 	if !strings.Contains(string(held[0].Params), `"tool"`) {
-		slices.Reverse(held) // they are side by side
+		slices.Reverse(held) // the calls run concurrently
 	}
 	held[0].Result([]byte(`{"content":[{"type":"text","text":"no luck"}],"isError":true}`))
 	held[1].Error(jsonrpc.Errorf(-32055, "no such luck"))
@@ -194,7 +194,7 @@ func TestLegacyTaskCancelled(t *testing.T) {
 	}
 }
 
-// What the backend asks during a task is delivered by a tasks/result.
+// A question of the backend during a task is delivered by a tasks/result.
 func TestLegacyTaskAsks(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, legacyTasksConfig())
@@ -216,7 +216,7 @@ func TestLegacyTaskAsks(t *testing.T) {
 	p.becomes(made.TaskID, "completed")
 }
 
-// A task is its principal's, in all sessions, and nobody else's.
+// A principal can use its tasks in all its sessions, and no other principal can.
 func TestLegacyTaskOfAnother(t *testing.T) {
 	t.Parallel()
 	c := legacyTasksConfig()
@@ -225,7 +225,7 @@ func TestLegacyTaskOfAnother(t *testing.T) {
 	who := func(name string) *peer { return n.connect("2025-11-25", http.Header{"Who": {name}}) }
 	me, again, you := who("me"), who("me"), who("you")
 	made := me.begins("1", "ask", `{}`)
-	n.holds(1) // the answer below ends the oldest
+	n.holds(1) // the answer below ends the oldest call
 	other := again.begins("1", "hold", `{}`)
 	id := made.TaskID
 	for what, is := range map[string]struct {
@@ -295,8 +295,8 @@ func TestLegacyTaskPages(t *testing.T) {
 	}
 }
 
-// Clients of older revisions, and those of a backend with tasks of its own, see nothing of
-// ours.
+// Clients of older revisions, and of a backend with tasks of its own, get nothing of Holdfast's
+// tasks.
 func TestNoLegacyTasks(t *testing.T) {
 	t.Parallel()
 	for name, x := range map[string]struct{ version, own string }{
@@ -343,9 +343,9 @@ func TestLegacyTaskOnAnyNode(t *testing.T) {
 	f.nodes[0].release(2)
 	p.at(f.nodes[1]).becomes(ended.TaskID, "completed")
 	elsewhere := f.nodes[2].connect("2025-11-25", nil)
-	elsewhere.becomes(ended.TaskID, "completed") // from a session on another node
+	elsewhere.becomes(ended.TaskID, "completed") // in a session on another node
 	w := p.at(f.nodes[1]).waits("r", safe.TaskID)
-	same := elsewhere.waits("1", safe.TaskID) // as the call of the task has
+	same := elsewhere.waits("1", safe.TaskID) // with the same id as the call of the task
 	mcptest.Eventually(t, "the tasks/result", time.Minute, func() bool { return f.nodes[0].sessions.Calls() == 4 })
 
 	f.nodes[0].kill()
@@ -400,7 +400,7 @@ func lastOf(r reply) []byte {
 	return all[len(all)-1].Data
 }
 
-// A task that is asked for again under its idempotency key is the same.
+// A task that is made again under its idempotency key is the same task.
 func TestLegacyTaskKeyed(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, legacyTasksConfig())
@@ -418,7 +418,7 @@ func TestLegacyTaskKeyed(t *testing.T) {
 	}
 }
 
-// Clients that have one connection for all use tasks there.
+// A client on a connection that goes both ways uses tasks on it.
 func TestLegacyTaskBothWays(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
@@ -451,7 +451,7 @@ func TestLegacyTaskBothWays(t *testing.T) {
 	})
 }
 
-// waits makes a tasks/result.
+// waits sends a tasks/result.
 func (p *peer) waits(id, task string) *wire {
 	p.n.t.Helper()
 	return p.open("POST", "/mcp", fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"method":"tasks/result","params":{"taskId":%q}}`, id, task))
@@ -469,7 +469,7 @@ func cancelling(id string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%q}}`, id)
 }
 
-// Requests about a task of another session have the ids of their own session.
+// Requests about a task of another session use the ids of their own session: they may equal ids of the task's session.
 func TestLegacyTaskIDs(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 3, legacyTasksConfig())
@@ -511,7 +511,7 @@ func TestLegacyTaskIDs(t *testing.T) {
 	}
 }
 
-// The same on a connection that carries many exchanges.
+// TestLegacyTaskIDs on a connection that carries many exchanges.
 func TestLegacyTaskIDsBothWays(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
@@ -555,7 +555,7 @@ func TestLegacyTaskIDsBothWays(t *testing.T) {
 	})
 }
 
-// An operator can end a tasks/result of another session.
+// An operator can cancel a tasks/result that another session has sent.
 func TestLegacyTaskGuestCancelledByOperator(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, legacyTasksConfig())

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// listed returns the ids of all tasks that a client is told of, and in how many pages. None may
-// be told twice.
+// listed returns the ids of all tasks that a client can list, and the number of pages. No task
+// may be listed twice.
 func (p *peer) listed() (ids map[string]bool, pages int) {
 	p.n.t.Helper()
 	ids = map[string]bool{}
@@ -33,7 +33,7 @@ func (p *peer) listed() (ids map[string]bool, pages int) {
 	return ids, pages
 }
 
-// Tasks of all the principal's sessions are listed, whatever the node, and also after that is
+// tasks/list lists the tasks of all the principal's sessions, at any node, also after a node is
 // lost.
 func TestLegacyTasksOfAllNodes(t *testing.T) {
 	t.Parallel()
@@ -65,7 +65,7 @@ func TestLegacyTasksOfAllNodes(t *testing.T) {
 		t.Error("no tasks are null")
 	}
 	check("at another node", own[1].at(f.nodes[2]), 2)
-	// Sessions of nobody in particular have nothing to do with each other.
+	// A session without a principal does not list another's tasks.
 	f.nodes[0].connect("2025-11-25", nil).begins("1", "echo", `{"text":"x"}`)
 	if got, _ := f.nodes[1].connect("2025-11-25", nil).listed(); len(got) != 0 {
 		t.Errorf("tasks of another client without a name: %v", got)
@@ -74,10 +74,10 @@ func TestLegacyTasksOfAllNodes(t *testing.T) {
 	check("with a node lost", own[1], 2)
 }
 
-// One page does not take more lost sessions over than it may. All tasks are listed in the end.
+// All tasks are listed in the end, also if more sessions are lost than a node takes over for one page.
 func TestLegacyTasksOfManyLost(t *testing.T) {
 	t.Parallel()
-	const many = 70 // more than are taken over at a time
+	const many = 70 // more than a node takes over for one page
 	f := newFarm(t, 2, legacyTasksConfig())
 	want := 1
 	own := f.nodes[1].able("2025-11-25", "me")

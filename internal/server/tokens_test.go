@@ -9,9 +9,9 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// TestProgressTokens is progress that a server tells of outside its call: under the token of a call in flight, however
-// that is spelled, it comes on the call's stream. Under the token of a call that has ended, or of none, no client hears
-// of it, unless it may be that of a task of the server.
+// TestProgressTokens is progress that a server sends outside its call. With the token of a call in flight, as a number
+// or a string, it comes on the call's stream. With the token of a call that has ended, or of none, it is dropped,
+// unless it may belong to a task of the server.
 func TestProgressTokens(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})
@@ -47,7 +47,7 @@ func TestProgressTokens(t *testing.T) {
 			t.Errorf("%s was told after its call: %s", c.said, ev.Data)
 		}
 	}
-	// Progress without a token is of no call. The go-sdk's servers can send it, and its clients hear of it.
+	// Progress without a token belongs to no call. The go-sdk's servers can send it, and the client gets it on the standalone stream.
 	p.post(`{"jsonrpc":"2.0","method":"notifications/unrelated","params":{"data":"before"}}`)
 	get.message()
 	w := p.open("POST", "/mcp", withToken(99, `"none"`))
@@ -60,7 +60,7 @@ func TestProgressTokens(t *testing.T) {
 	}
 	held.Result(result("done"))
 	w.message()
-	// A call that has become a task of the server itself has its progress after its answer.
+	// A call that has become a task of the server itself gets progress after its answer.
 	w = p.open("POST", "/mcp", withToken(100, `"task"`))
 	held = n.release(1)[0]
 	held.Result([]byte(`{"task":{"taskId":"1","status":"working"}}`))

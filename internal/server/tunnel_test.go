@@ -16,14 +16,14 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// A cutter cuts connections between nodes after so many bytes.
+// A cutter cuts a connection between nodes after a number of bytes.
 type cutter struct {
-	reads, writes atomic.Int64 // that are left to the next connection; negative: any number
-	was           atomic.Int64 // connections
-	then          func()       // called before a cut is noticed; may be nil
+	reads, writes atomic.Int64 // bytes that the next connection may read and write; negative: no limit
+	was           atomic.Int64 // number of connections
+	then          func()       // called at a cut of the reads, before it is reported; may be nil
 }
 
-// arm has the next connection, and no other, cut.
+// arm makes the cutter cut the next connection alone.
 func (c *cutter) arm(reads, writes int) {
 	c.reads.Store(int64(reads))
 	c.writes.Store(int64(writes))
@@ -83,7 +83,7 @@ func (c *cutConn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// newCutFarm returns two nodes, and what cuts the connections of the second one to the first.
+// newCutFarm returns two nodes, and a cutter of the connections of the second one to the first.
 func newCutFarm(t *testing.T, c config) (*farm, *cutter) {
 	t.Helper()
 	f, cut := newFarm(t, 2, c), &cutter{}
@@ -93,10 +93,9 @@ func newCutFarm(t *testing.T, c config) (*farm, *cutter) {
 	return f, cut
 }
 
-// TestTunnelCutAnywhere cuts the connection between the node that a client has and
-// the one that runs its call, after every number of bytes in either direction. The
-// client, whose own connection is whole, is told everything once and in order, and
-// the tool runs once.
+// TestTunnelCutAnywhere cuts the connection between the client's node and the node that runs its
+// call, after each 7th byte in either direction (without -long each 31st). The client, on its own
+// connection, gets every message once and in order, and the tool runs once.
 func TestTunnelCutAnywhere(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"2025-06-18", "2025-11-25"} {
@@ -132,7 +131,7 @@ func TestTunnelCutAnywhere(t *testing.T) {
 						t.Fatalf("cut after %d bytes: %v, %d runs: %d %q", at, err, f.runs(key), r.status, r.body)
 					}
 					if cut.was.Load() > before+1 {
-						most = at + 100 // it was cut: further on it may be, too
+						most = at + 100 // this cut was within the stream: a later one may be, too
 					}
 				}
 				t.Log("up to", most)
@@ -141,11 +140,11 @@ func TestTunnelCutAnywhere(t *testing.T) {
 	}
 }
 
-// TestTunnelCutInEvent cuts it in the middle of an event, with the node that runs the call, so that
-// the client's node goes on with the stream itself: the half event is not written.
+// TestTunnelCutInEvent cuts this connection in the middle of an event, and kills the node that runs
+// the call, so that the client's node continues the stream itself: it does not write the half event.
 func TestTunnelCutInEvent(t *testing.T) {
 	t.Parallel()
-	const events = 400 // bytes that come before the first, about
+	const events = 400 // about the number of bytes before the first event
 	for at := events; at < events+400; at += testlong.Either(97, 23) {
 		t.Run(fmt.Sprint(at), func(t *testing.T) {
 			t.Parallel()
@@ -162,7 +161,7 @@ func TestTunnelCutInEvent(t *testing.T) {
 	}
 }
 
-// TestTunnelLightCut does so with calls that may be made again.
+// TestTunnelLightCut cuts this connection during light calls, which are retry-safe: each gets its answer.
 func TestTunnelLightCut(t *testing.T) {
 	t.Parallel()
 	f, cut := newCutFarm(t, config{})
@@ -178,8 +177,8 @@ func TestTunnelLightCut(t *testing.T) {
 	}
 }
 
-// TestTunnelToldCut does so with calls of which somebody besides their client is told: they run once, as a call that may be made again
-// would be told of once for each time it was made.
+// TestTunnelToldCut cuts this connection during calls with a webhook: they run once, though retry-safe, as the webhook would get a
+// message for each run.
 func TestTunnelToldCut(t *testing.T) {
 	t.Parallel()
 	f, cut := newCutFarm(t, config{session: session.Options{OnEnded: func(webhook.Ended) bool { return true }}})
@@ -196,7 +195,7 @@ func TestTunnelToldCut(t *testing.T) {
 	}
 }
 
-// TestForgedVisit sends what nodes tell each other from outside. It means nothing.
+// TestForgedVisit is a client that sends the headers which nodes send to each other: they have no effect.
 func TestForgedVisit(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 2, config{})

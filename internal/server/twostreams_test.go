@@ -12,10 +12,10 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A listener is a client's standalone stream, which it opens again whenever that ends.
+// A listener is a client's standalone stream, which the client opens again whenever it ends.
 type listener struct {
 	p      *peer
-	ids    bool // it shows the last event id that it has
+	ids    bool // the client sends its last event id
 	onEach func(text string)
 
 	mu    sync.Mutex
@@ -26,7 +26,7 @@ type listener struct {
 	done  chan struct{}
 }
 
-// listen opens a stream and keeps it open until it is stopped.
+// listen opens a stream, and opens it again until stop.
 func (p *peer) listen(ids bool, onEach func(text string)) *listener {
 	l := &listener{p: p, ids: ids, onEach: onEach, done: make(chan struct{})}
 	opened := make(chan struct{})
@@ -81,7 +81,7 @@ func (l *listener) run(opened func()) {
 	}
 }
 
-// stop leaves.
+// stop ends the stream, and waits for its goroutine.
 func (l *listener) stop() {
 	l.mu.Lock()
 	l.over = true
@@ -92,12 +92,12 @@ func (l *listener) stop() {
 	<-l.done
 }
 
-// anotherNode is added to the number of streams of a client that is connected to another node than that of its session.
+// anotherNode is added to the number of streams for a client at a node that does not own its session.
 const anotherNode = 100
 
 // TestTwoStreams is a client with several standalone streams, each of which it opens again when it ends, as Gemini CLI
-// does: they end each other a few times, and then they stay. Each message comes on one of them, the newest's. When that
-// leaves the one before it goes on.
+// does: they end each other three times, and then they stay. Each message comes on the newest alone. When that is
+// closed, messages come on another.
 func TestTwoStreams(t *testing.T) {
 	t.Parallel()
 	for _, streams := range []int{2, 4, 2 + anotherNode} {
@@ -114,7 +114,7 @@ func TestTwoStreams(t *testing.T) {
 						p = f.nodes[0].connect(version, nil).at(f.nodes[1])
 					}
 					var mu sync.Mutex
-					got := map[string][]int{} // which streams got a message
+					got := map[string][]int{} // the streams that got a message
 					var all []*listener
 					opens := func() (sum, open int) {
 						for _, l := range all {
@@ -165,9 +165,9 @@ func TestTwoStreams(t *testing.T) {
 					if sum, open := opens(); sum != streams+3 || open != streams {
 						t.Errorf("streams were opened %d times, and %d are open", sum, open)
 					}
-					// The newest leaves.
+					// The newest stream is closed.
 					all[first].stop()
-					later := 0 // until it is known that it has left, messages go to it
+					later := 0 // until the server knows that the stream is closed, messages go to it
 					mcptest.Eventually(t, "a message at another stream", time.Minute, func() bool {
 						say(fmt.Sprint("later", later))
 						later++
@@ -182,7 +182,7 @@ func TestTwoStreams(t *testing.T) {
 						}
 						return false
 					})
-					// One that comes then is the newest at once.
+					// A stream that is opened then is the newest at once.
 					w := p.open("GET", "/mcp", "")
 					if w.head().StatusCode != http.StatusOK {
 						t.Fatalf("a new stream: %d", w.head().StatusCode)
@@ -193,7 +193,7 @@ func TestTwoStreams(t *testing.T) {
 							break
 						}
 					}
-					// The session ends, and with it all streams.
+					// All streams end with the session.
 					for _, l := range all {
 						l.mu.Lock()
 						l.over = true

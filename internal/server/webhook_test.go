@@ -27,8 +27,7 @@ import (
 
 const webhookSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
-// hooks is a receiver of webhooks that were signed as they should be, as
-// "requestId status".
+// hooks is a receiver of webhooks with valid signatures. It records each as "requestId status".
 type hooks struct {
 	t   testing.TB
 	url string
@@ -86,7 +85,7 @@ func newHooked(t testing.TB, c config) (*node, *hooks) {
 	return newNode(t, c), k
 }
 
-// call is a tool call that names the receiver.
+// call returns a tool call that names the receiver.
 func (k *hooks) call(id, tool, arguments string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{"progressToken":1,"holdfast/webhook":{"url":%q}}}}`,
 		id, tool, arguments, k.url+"/hook")
@@ -105,7 +104,7 @@ func (k *hooks) want(want string) {
 	}
 }
 
-// none says that no webhook has come, but for that of a call that is made now.
+// none checks that no webhook has come, except that of a call which it makes now.
 func (k *hooks) none(n *node, p *peer, id string) {
 	k.t.Helper()
 	w := p.open("POST", "/mcp", k.call(id, "hold", `{}`))
@@ -122,7 +121,7 @@ func (k *hooks) none(n *node, p *peer, id string) {
 	}
 }
 
-// What a client that has left is told, for every way to leave and to end.
+// The webhook of a client that has left is sent at the call's end, for each way to leave and to end.
 func TestWebhook(t *testing.T) {
 	t.Parallel()
 	n, k := newHooked(t, config{server: server.Options{UpgradeAfter: 10 * time.Millisecond}})
@@ -153,8 +152,8 @@ func TestWebhook(t *testing.T) {
 	k.none(n, p, `"last"`)
 }
 
-// A client that is there for the end is not told twice: neither on the connection
-// that it called on, nor on one that it came back on, nor of a light call.
+// No webhook is sent if the client gets the response: on the connection of the call, on one on
+// which it resumed the call, or of a light call.
 func TestWebhookConnected(t *testing.T) {
 	t.Parallel()
 	n, k := newHooked(t, config{server: server.Options{UpgradeAfter: time.Second}})
@@ -177,19 +176,19 @@ func TestWebhookConnected(t *testing.T) {
 	held[0].Result(result("done"))
 	w.all()
 
-	p.post(`{"jsonrpc":"2.0","id":0,"method":"tools/list"}`) // tells that echo is read-only
+	p.post(`{"jsonrpc":"2.0","id":0,"method":"tools/list"}`) // from now on echo is known to be read-only
 	if r := p.post(k.call("3", "echo", `{"text":"x"}`)); r.header.Get("Content-Type") != "application/json" {
 		t.Errorf("the answer is %s", r.header.Get("Content-Type"))
 	}
 
-	// A light call that becomes a stream.
+	// A light call that is promoted.
 	w = p.open("POST", "/mcp", k.call("4", "safe_steps", `{"n":1,"pause":1500}`))
 	w.all()
 
 	k.none(n, p, `"last"`)
 }
 
-// Who was sent away, to come back, is away.
+// A client that was disconnected, to come back later, counts as away: the webhook is sent.
 func TestWebhookPolling(t *testing.T) {
 	t.Parallel()
 	n, k := newHooked(t, config{server: server.Options{DisconnectAfter: 20 * time.Millisecond}})
@@ -201,14 +200,14 @@ func TestWebhookPolling(t *testing.T) {
 	k.want("1 completed")
 }
 
-// A client that does not read was not there, which is noticed after a while.
+// A client that does not read counts as away after WriteTimeout: the webhook is sent.
 func TestWebhookStuck(t *testing.T) {
 	t.Parallel()
 	n, k := newHooked(t, config{
 		server: server.Options{WriteTimeout: time.Second},
 		http: func(s *http.Server) {
 			s.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
-				// The system takes no more off our hands than it must.
+				// The system buffers as little as possible.
 				if tcp, ok := c.(interface{ SetWriteBuffer(int) error }); ok {
 					_ = tcp.SetWriteBuffer(4 << 10)
 				} else {
@@ -225,7 +224,7 @@ func TestWebhookStuck(t *testing.T) {
 	w.c.Close()
 }
 
-// A light call whose client leaves while it is waited for.
+// The webhook of a light call is sent if the client leaves before the answer.
 func TestWebhookLight(t *testing.T) {
 	t.Parallel()
 	n, k := newHooked(t, config{server: server.Options{Response: server.ResponseJSON}})
@@ -241,7 +240,7 @@ func TestWebhookLight(t *testing.T) {
 	k.want("1 completed")
 }
 
-// A call whose session ends has failed.
+// The webhook of a call says "failed" if the session ends first.
 func TestWebhookSessionEnds(t *testing.T) {
 	t.Parallel()
 	n, k := newHooked(t, config{})
@@ -255,7 +254,7 @@ func TestWebhookSessionEnds(t *testing.T) {
 	k.want("1 failed")
 }
 
-// Without webhooks the request is like any other.
+// Without webhooks, a request that names one is like any other.
 func TestWebhookOff(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})

@@ -9,8 +9,8 @@ import (
 	"holdfast/internal/placement"
 )
 
-// A stream that goes on in a response has nothing to say at first, and no sign of life is due. Who placed it knows at once that its client
-// has an id, and the first reason why that cannot be written to.
+// A stream that continues in an open response writes nothing when it opens, and no keep-alive is due then. HasID is called at each event
+// with an id, and Broken keeps its error at a later flush.
 func TestGoesOn(t *testing.T) {
 	t.Parallel()
 	w, ids := httptest.NewRecorder(), 0

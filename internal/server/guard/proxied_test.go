@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// An address is believed as far as proxies are trusted that have named it.
+// X-Forwarded-For is read from its end, as far as trusted proxies have named the addresses.
 func TestClientAddress(t *testing.T) {
 	t.Parallel()
 	g := New(nil, nil, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")})
@@ -15,10 +15,10 @@ func TestClientAddress(t *testing.T) {
 		says []string
 		want string
 	}{
-		{"192.0.2.1:5", []string{"203.0.113.9"}, "192.0.2.1:5"}, // anybody can say so
+		{"192.0.2.1:5", []string{"203.0.113.9"}, "192.0.2.1:5"}, // the sender is not a trusted proxy
 		{"10.0.0.1:5", nil, "10.0.0.1:5"},
 		{"10.0.0.1:5", []string{"203.0.113.9"}, "203.0.113.9:5"},
-		{"10.0.0.1:5", []string{"198.51.100.1, 203.0.113.9"}, "203.0.113.9:5"}, // the first is the client's word
+		{"10.0.0.1:5", []string{"198.51.100.1, 203.0.113.9"}, "203.0.113.9:5"}, // the first address may be the client's invention
 		{"10.0.0.1:5", []string{"203.0.113.9", "10.1.1.1, fd00::1"}, "203.0.113.9:5"},
 		{"10.0.0.1:5", []string{"198.51.100.1, unknown, 10.1.1.1"}, "10.1.1.1:5"},
 		{"10.0.0.1:5", []string{"203.0.113.9:1234"}, "203.0.113.9:5"},

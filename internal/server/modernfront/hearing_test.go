@@ -2,7 +2,8 @@ package modernfront
 
 import "testing"
 
-// A stream that only we hear has begun once something is said in it: else its response would be one without a stream, which nobody hears.
+// A hearing sink passes each message to its function. Append returns text for a message, so that the stream counts as begun, and none for
+// an event id alone.
 func TestHearing(t *testing.T) {
 	t.Parallel()
 	var heard []string

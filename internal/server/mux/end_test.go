@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A call that waits for its turn, and begins: the connection of a client that sends no more is not over meanwhile.
+// The connection of a client that sends no more is not over while a waiting call begins.
 func TestOverAtTurn(t *testing.T) {
 	t.Parallel()
 	m := &mux{traffic: traffic{open: make(map[*carried]struct{}), state: stateFinished, ready: make(chan struct{}, 1)}}

@@ -16,7 +16,7 @@ import (
 	"holdfast/internal/budget"
 )
 
-// bounded serves HTTP over connections that are bounded: they may take 3/2 of a budget.
+// bounded serves HTTP over connections with a bound of 3/2 of memory.
 func bounded(t *testing.T, memory int64, tenant string, handler http.Handler) (addr string, held *budget.Connections, refused *atomic.Int32) {
 	t.Helper()
 	held, refused = budget.NewConnections(memory, 0.75), new(atomic.Int32)
@@ -60,11 +60,11 @@ func becomes(t *testing.T, what string, held *budget.Connections, want func(used
 	}
 }
 
-// is returns what says that connections count for so many bytes.
+// is returns a function that reports whether connections count for want bytes.
 func is(want int64) func(int64) bool { return func(used int64) bool { return used == want } }
 
-// A connection counts from when it is accepted, its header while it is read and while the request is served, and its body not;
-// and nothing when it is closed.
+// A connection counts from when it is accepted until it is closed. A header counts while it is read and while the request is
+// served. A body does not count.
 func TestCharge(t *testing.T) {
 	t.Parallel()
 	serve := make(chan struct{})
@@ -80,7 +80,7 @@ func TestCharge(t *testing.T) {
 	large := "X: " + strings.Repeat("x", 20<<10) + "\r\n"
 	for name, c := range map[string]struct {
 		says        string
-		least, most int64 // what the header counts for
+		least, most int64 // bounds of the bytes that the header counts for
 	}{
 		"nothing":                  {"", 0, 0},
 		"a short header":           {head, 0, 0},
@@ -94,7 +94,7 @@ func TestCharge(t *testing.T) {
 		becomes(t, name, held, func(used int64) bool {
 			return used >= connectionCost+c.least && used <= connectionCost+c.most
 		})
-		if strings.HasSuffix(name, "at all") { // and then the next header
+		if strings.HasSuffix(name, "at all") { // then the next header comes
 			serve <- struct{}{}
 			if res, err := http.ReadResponse(bufio.NewReader(conn), nil); err != nil || res.StatusCode != http.StatusOK {
 				t.Errorf("%s: %v %v", name, res, err)
@@ -111,7 +111,7 @@ func TestCharge(t *testing.T) {
 	}
 }
 
-// With TLS nobody sees what a header has: it counts for what it may be until it was read. So do handshakes that do not end.
+// With TLS the header is encrypted: it counts for its largest possible size until it was read. So does a handshake that does not end.
 func TestChargeTLS(t *testing.T) {
 	t.Parallel()
 	addr, held, _ := bounded(t, 64<<20, "a", http.NotFoundHandler())
@@ -142,12 +142,12 @@ func TestChargeTLS(t *testing.T) {
 	becomes(t, "a closed connection", held, is(0))
 }
 
-// A client over its share is told why its connection is closed, when that is accepted and when its header comes. That leaves room
-// for others, and there is room again when connections are closed.
+// A client over its share gets a 503 that says why its connection is closed, when the connection is accepted or when its header
+// comes. There is room again when connections are closed.
 func TestTurnedAway(t *testing.T) {
 	t.Parallel()
 	ok := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
-	addr, held, refused := bounded(t, 8*connectionCost, "a", ok) // of 12 connections one client has 9
+	addr, held, refused := bounded(t, 8*connectionCost, "a", ok) // of 12 connections one client may have 9
 	const request = "GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 	told := func(what string, c net.Conn) {
 		t.Helper()
@@ -186,7 +186,7 @@ func TestTurnedAway(t *testing.T) {
 		t.Errorf("when there is room: %v %v", res, err)
 	}
 
-	addr, held, _ = bounded(t, 8*connectionCost, "", ok) // a proxy that is trusted
+	addr, held, _ = bounded(t, 8*connectionCost, "", ok) // a trusted proxy
 	for range 12 {
 		dial(t, addr, request)
 	}

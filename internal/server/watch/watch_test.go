@@ -12,7 +12,7 @@ import (
 	_ "holdfast/internal/testlong"
 )
 
-// heard is a source that hears of clients.
+// heard is a source that gets the addresses of clients that have left.
 type heard chan string
 
 func (h heard) Disconnected(from string, _ time.Time) { h <- from }
@@ -37,7 +37,7 @@ func pair(t *testing.T, cs *Connections) (here net.Conn, client *net.TCPConn) {
 	return here, c.(*net.TCPConn)
 }
 
-// The last source hears that the client has left with bytes unread.
+// The last source, and no earlier one, gets the address of a client that has left with bytes unread.
 func TestReset(t *testing.T) {
 	t.Parallel()
 	var cs Connections
@@ -53,7 +53,7 @@ func TestReset(t *testing.T) {
 	if _, err := io.WriteString(here, "unread"); err != nil {
 		t.Fatal(err)
 	}
-	if err := client.SetLinger(0); err != nil { // its Close is a reset
+	if err := client.SetLinger(0); err != nil { // Close sends a reset
 		t.Fatal(err)
 	}
 	_ = client.Close()
@@ -63,7 +63,7 @@ func TestReset(t *testing.T) {
 	if from := <-last; from != r.RemoteAddr || !c.Gone() || len(before) != 0 {
 		t.Errorf("the client at %s has left, it was said to be the one at %s; gone %v", r.RemoteAddr, from, c.Gone())
 	}
-	c.Wrote(before) // too late: it is told at once
+	c.Wrote(before) // too late: the source gets the address at once
 	if from := <-before; from != r.RemoteAddr {
 		t.Errorf("it was said to be the client at %s", from)
 	}
@@ -73,7 +73,7 @@ func TestReset(t *testing.T) {
 	}
 }
 
-// What net/http answers by itself to another HTTP is the client's mistake, and not the server's.
+// An answer with which net/http itself refuses a version of HTTP or a transfer coding becomes a 400. A handler's answers stay.
 func TestOtherHTTP(t *testing.T) {
 	t.Parallel()
 	var cs Connections
@@ -94,8 +94,8 @@ func TestOtherHTTP(t *testing.T) {
 	}
 }
 
-// TestHasRead has a client leave with all read, and one with something unread. What the network says of that a goroutine has read, but
-// not noted yet.
+// TestHasRead has a client that leaves after it has read all, and one with a byte unread. A goroutine has read the network's error,
+// but not noted it yet.
 func TestHasRead(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
@@ -124,8 +124,8 @@ func TestHasRead(t *testing.T) {
 	}
 }
 
-// The source hears of a reset whose error another goroutine has read, and not noted yet, when the connection is read or closed. Where this side
-// has ended first, the client's end is none.
+// The source gets a reset when the connection is read or closed, also if another goroutine has read its error and not noted it yet. If this
+// side has ended the connection first, the client's end does not count.
 func TestResetFoundElsewhere(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
