@@ -72,8 +72,8 @@ func digestOf(body string) string {
 	return "sha-256=:" + base64.StdEncoding.EncodeToString(sum[:]) + ":"
 }
 
-// TestAuthBound makes all kinds of requests with a token that is bound to a key, and tries what other clients could do with a request or token that
-// they have seen.
+// TestAuthBound makes all kinds of requests with a token that is bound to a key, and others that misuse the token or a proof, as
+// a client could that has seen them.
 func TestAuthBound(t *testing.T) {
 	t.Parallel()
 	as := authtest.New(t)

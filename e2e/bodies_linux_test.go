@@ -225,7 +225,7 @@ func (s *bodySetup) begin(t *testing.T, revision string) string {
 	return id
 }
 
-// end ends a session, so that its store is released.
+// end ends a session, so that the server removes the calls that it keeps for it.
 func (s *bodySetup) end(t *testing.T, id string) {
 	_, _ = (&mcptest.Client{URL: s.url, Session: id, HTTP: s.client}).Exchange(t.Context(), http.MethodDelete, "")
 }

@@ -158,7 +158,7 @@ func TestLongCall(t *testing.T) {
 				// may receive the end of another call again.
 				//
 				// A client resumes twice in each round of 0.4 s, as it believes that there are two streams. Of three cuts each stream meets
-				// each. Of two, one stream would always meet the same cut: the stream on which the call is sent again.
+				// each. Of two, one stream would always meet the same cut: the stream on which the server sends the call's events again.
 				name: "resumed streams cut before their first event", least: 5, also: script{Retries: 100}, calls: 1,
 				plan: resumed(Cut{After: often}, Cut{Bytes: 1, Body: true}, Cut{After: often}, Cut{After: often}),
 			},
@@ -286,7 +286,7 @@ func TestAsk(t *testing.T) {
 }
 
 // TestComesBackNoMore has both TypeScript clients give up a call after a second, and cancel it. They resume its stream, as they
-// do with every stream that ends without a response, and are told to stop.
+// do with every stream that ends without a response, and are told that there is nothing more.
 func TestComesBackNoMore(t *testing.T) {
 	npm(t, sdk1, sdk2)
 	for sdk, tests := range [][]struct {

@@ -25,7 +25,7 @@ func TestClusterChurn(t *testing.T) {
 	testlong.Only(t, "it takes half a minute")
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
-		const ttl = 4 * time.Second // the engine keeps a record three times as long: a machine may stand still for a while
+		const ttl = 4 * time.Second // the engine keeps a record three times as long, as a machine may stall for a while
 		f := newFleet(t, e, shape{library: true, flags: []string{"--session-ttl", ttl.String(), "--keep", "2s"}})
 		f.churn(60) // so that pools and caches are filled
 		before := f.settled()
@@ -53,7 +53,7 @@ func TestClusterChurn(t *testing.T) {
 	})
 }
 
-// churn opens sessions, makes a call in each, and leaves it without an end.
+// churn opens sessions, makes a call in each, and leaves it without ending it.
 func (f *fleet) churn(sessions int) {
 	limit := make(chan struct{}, 16)
 	own := &http.Transport{MaxIdleConnsPerHost: 16}

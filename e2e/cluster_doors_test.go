@@ -46,8 +46,8 @@ func (n *node) sessions() (sum int) {
 var sessionsFigure = regexp.MustCompile(`(?m)^holdfast_sessions\{[^}]*kind="client"[^}]*\} (\d+)$`)
 
 // TestDoors has clients at two doors, and their sessions at two workers. A door is killed in the
-// middle of a call that must not be repeated: the call goes on, and its client reads it to its end
-// at the other door. Then the workers are told to stop in the middle of another call: its worker
+// middle of a call that is not retry-safe: the call goes on, and its client reads it to its end at
+// the other door. Then the workers are told to stop in the middle of another call: its worker
 // waits for the call, and the doors refuse new sessions, as there is no worker.
 func TestDoors(t *testing.T) {
 	t.Parallel()
@@ -110,8 +110,8 @@ func (f *fleet) whole(q request, s *callRecord) {
 	f.wantRuns(q.args.ID, 1, 1)
 }
 
-// TestDoorsKilled kills a door every second, with SIGKILL, under clients with calls that must not
-// be repeated. Then all doors are replaced, each in the middle of calls, and with less time than
+// TestDoorsKilled kills a door every second, with SIGKILL, while clients make calls that are not
+// retry-safe. Then all doors are replaced, each in the middle of calls, and with less time than
 // the calls take. Last a worker is drained, which has the time. Every call runs once, its client
 // gets all of it, and no client is told that the outcome is unknown.
 func TestDoorsKilled(t *testing.T) {
@@ -150,9 +150,9 @@ func TestDoorsKilled(t *testing.T) {
 	})
 }
 
-// TestDoorsVersions has a door and a worker of this build beside a node of an older build without a role:
-// the older node gets its share of sessions from the door, places none at the door, and forwards requests
-// of its own clients to the worker's sessions. When the older node is lost, the worker takes over.
+// TestDoorsVersions has a door and a worker of this build beside a node of an older build, which knows no
+// roles: the older node gets its share of sessions from the door, places none at the door, and forwards
+// requests of its own clients to the worker's sessions. When the older node is lost, the worker takes over.
 func TestDoorsVersions(t *testing.T) {
 	testlong.Only(t, "it builds the version before")
 	t.Parallel()

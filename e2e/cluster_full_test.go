@@ -233,5 +233,5 @@ func TestFileDiskFull(t *testing.T) {
 		s := r.call(bounded(t, 8*time.Second), q)
 		return s.check(q) == nil && s.over() && !s.unknown()
 	}
-	mcptest.Eventually(t, "it goes on by itself", 100*time.Second, works) // 2 s were measured, but each try may take 8 s
+	mcptest.Eventually(t, "it goes on by itself", 100*time.Second, works) // it took 2 s, but each try may take 8 s
 }

@@ -119,7 +119,7 @@ func TestClusterInput(t *testing.T) {
 }
 
 // TestClusterForged sends forged states and task ids to all nodes, and those of other users:
-// each gets the same error, which does not say why, and no tool runs.
+// each gets an error that does not say why, and no tool runs for it.
 func TestClusterForged(t *testing.T) {
 	testlong.Only(t, "it makes some hundred requests")
 	t.Parallel()

@@ -75,7 +75,7 @@ type livePage struct {
 	mu     sync.Mutex
 	last   pageView
 	steps  map[string][]string // by a call's key, the states in which it was shown, each with the node
-	tools  map[string]string   // by the key
+	tools  map[string]string   // the tool, by a call's key
 	killed string              // the node that was killed
 	when   int64               // the time of the kill
 	all    int                 // number of views
@@ -157,7 +157,7 @@ func (p *livePage) until(what string, ok func(v *pageView) bool) pageView {
 	return v
 }
 
-// stepsOf returns the states in which the call of a tool was shown, without node_silent, which is shown or not depending on the time.
+// stepsOf returns the states in which the call of a tool was shown, without node_silent: whether that state is shown depends on the time.
 func (p *livePage) stepsOf(tool string) []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
