@@ -15,13 +15,13 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// auditOf returns the lines of an audit with a message, as far as they are written.
+// auditOf returns the complete lines of an audit file that have the message msg.
 func auditOf(t *testing.T, file, msg string) (all []map[string]any) {
 	t.Helper()
 	text := mcptest.Must(os.ReadFile(file))(t)
 	for line := range strings.Lines(string(text)) {
 		if !strings.HasSuffix(line, "\n") {
-			break // it is being written
+			break // the last line is still being written
 		}
 		var one map[string]any
 		if err := json.Unmarshal([]byte(line), &one); err != nil {
@@ -34,8 +34,8 @@ func auditOf(t *testing.T, file, msg string) (all []map[string]any) {
 	return all
 }
 
-// TestAuthAudit has the audit name requests that nobody may make: why, of whom if that is proven, and
-// not by which token. Many of them have few lines, and the others are counted.
+// TestAuthAudit checks the audit's lines about refused requests: they name the reason, and the principal
+// if it is proven, but not the token. Of a flood of such requests few get a line; the others are counted.
 func TestAuthAudit(t *testing.T) {
 	t.Parallel()
 	as, files := authtest.New(t), recordTokens(t)

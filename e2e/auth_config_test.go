@@ -20,12 +20,12 @@ import (
 	"holdfast/internal/testport"
 )
 
-// A recording is a server over HTTP that keeps which Authorization headers it got.
+// A recording is a server over HTTP that records the Authorization headers of its requests.
 type recording struct {
 	URL string
 
 	mu   sync.Mutex
-	seen []string // without equal ones
+	seen []string // each value once
 }
 
 func recordTokens(t *testing.T) *recording {
@@ -60,7 +60,7 @@ func (r *recording) got(t *testing.T, what string, want ...string) {
 	}
 }
 
-// bearer is the Authorization header of a token, where there is one.
+// bearer returns the Authorization header of a token, or "" without a token.
 func bearer(token string) string {
 	if token == "" {
 		return ""
@@ -85,7 +85,7 @@ func callsModern(name string) string {
 		`"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`, name, name)
 }
 
-// serveFile serves a configuration file at a free port. $ADDR in arguments stands for it.
+// serveFile serves a configuration file at a free port. In arguments, $ADDR stands for the address.
 func serveFile(t *testing.T, text string, args ...string) (base string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "mcp.json")
@@ -100,8 +100,8 @@ func serveFile(t *testing.T, text string, args ...string) (base string) {
 }
 
 // newTokenEndpoint starts the token endpoint of an authorization server, for a client h. Its tokens
-// say what they were asked for with: of a token that is exchanged, who its subject is and its claim
-// "level".
+// repeat the parameters of the request; a token from an exchange also has the subject and the claim
+// "level" of the exchanged token.
 func newTokenEndpoint(t *testing.T, as *authtest.Server) (url string) {
 	t.Helper()
 	return mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -131,8 +131,8 @@ func newTokenEndpoint(t *testing.T, as *authtest.Server) (url string) {
 	}))
 }
 
-// TestAuthConfig has servers of a configuration file with scopes, for single tools too, and with
-// tokens of Holdfast's own for the servers behind.
+// TestAuthConfig has servers of a configuration file that demand scopes, for single tools too,
+// and upstream servers for which Holdfast gets tokens of its own.
 func TestAuthConfig(t *testing.T) {
 	t.Parallel()
 	as := authtest.New(t)
@@ -204,13 +204,13 @@ func TestAuthConfig(t *testing.T) {
 	c.got(t, "a server with token exchange", "Bearer exchanged-c-ada")
 }
 
-// TestAuthConfigPair has clients of revision 2024-11-05 at servers of a configuration file. Their
-// tokens are for the stream of one server, and so good where its messages are posted.
+// TestAuthConfigPair has clients of revision 2024-11-05 at servers of a configuration file. A
+// token for the URL of a server's stream is also good at the URL for that server's messages.
 func TestAuthConfigPair(t *testing.T) {
 	t.Parallel()
 	as := authtest.New(t)
 	behind := recordTokens(t)
-	// c is served where the stream of b would be, and so b has none.
+	// c has the path that b's stream would have, so b has no stream.
 	base := serveFile(t, fmt.Sprintf(`{"mcpServers": {
 		"a": {"url": %q}, "b": {"url": %[1]q}, "c": {"url": %[1]q, "holdfast": {"path": "/b/sse"}},
 	}}`, behind.URL), "--auth-issuer", as.URL, "--auth-resource", "http://$ADDR")

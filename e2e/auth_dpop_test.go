@@ -41,7 +41,7 @@ func (c *boundClient) request(method, session, body string, change authtest.Clai
 	return mcptest.Must(mcptest.NewRequest(c.ctx, method, c.at, body, header...))(c.t)
 }
 
-// send makes a request, and reads the answer. A nonce is kept for the next one.
+// send makes a request, and reads the answer. It keeps a nonce in the answer for the next request.
 func (c *boundClient) send(req *http.Request) mcptest.Reply {
 	c.t.Helper()
 	r, err := mcptest.Read(http.DefaultClient.Do(req)) //nolint:bodyclose // Read closes it
@@ -72,7 +72,8 @@ func digestOf(body string) string {
 	return "sha-256=:" + base64.StdEncoding.EncodeToString(sum[:]) + ":"
 }
 
-// TestAuthBound has a client whose token is bound to its key use all kinds of requests, and others that have seen them.
+// TestAuthBound makes all kinds of requests with a token that is bound to a key, and others that misuse the token or a proof, as
+// a client could that has seen them.
 func TestAuthBound(t *testing.T) {
 	t.Parallel()
 	as := authtest.New(t)
@@ -94,7 +95,7 @@ func TestAuthBound(t *testing.T) {
 		t.Fatalf("initialize: %d %s", begun.Status, begun.Body)
 	}
 
-	// A body that is another one than the proof is for begins nothing, however long it is said to be.
+	// A request with a body for which its proof was not made is refused, whether its length is known or not.
 	for what, change := range map[string]func(*http.Request){
 		"its length is known":     func(*http.Request) {},
 		"its length is not known": func(r *http.Request) { r.ContentLength, r.Body = -1, io.NopCloser(strings.NewReader(counts("1", 2))) },
@@ -180,7 +181,7 @@ func TestAuthBound(t *testing.T) {
 		t.Fatalf("the pair: %s %v", stream.Status, err)
 	}
 	to := mcptest.Must(stream.Request.URL.Parse(string(ev.Data)))(t)
-	old.at = to.String() // with a query
+	old.at = to.String() // the URL has a query
 	if got := old.send(old.request(http.MethodPost, "", begins, nil)); got.Status != http.StatusAccepted {
 		t.Errorf("a message of the pair: %d %s", got.Status, got.Body)
 	}

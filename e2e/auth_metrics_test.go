@@ -10,7 +10,7 @@ import (
 	"holdfast/internal/testport"
 )
 
-// TestAuthMetrics has requests that are refused counted.
+// TestAuthMetrics checks that the metrics count refused requests by reason.
 func TestAuthMetrics(t *testing.T) {
 	t.Parallel()
 	as := authtest.New(t)

@@ -19,7 +19,7 @@ import (
 // guardedAs is the URL of guarded nodes, as their clients know it.
 const guardedAs = "https://mcp.example.com"
 
-// A guardedNodes is two nodes over one store, whose clients need tokens.
+// A guardedNodes is two nodes over one store that demand tokens of clients.
 type guardedNodes struct {
 	t        *testing.T
 	ctx      context.Context
@@ -45,7 +45,7 @@ func (g *guardedNodes) expired(path string) string {
 	return g.as.Token(authtest.Claims{"aud": guardedAs + path, "scope": "mcp", "exp": time.Now().Add(-time.Hour).Unix()})
 }
 
-// header returns the fields of a request with a token, and more.
+// header returns the header fields of a request: its token, and the fields in more.
 func (g *guardedNodes) header(token string, more map[string]string) []string {
 	header := []string{"Authorization", bearer(token)}
 	for name, value := range more {
@@ -60,7 +60,7 @@ func (g *guardedNodes) send(method, at, token, body string, more map[string]stri
 	return mcptest.Must(mcptest.Exchange(g.ctx, method, at, body, g.header(token, more)...))(g.t)
 }
 
-// events makes a request that is answered with a stream. It is closed when the test ends.
+// events makes a request and returns the stream that answers it. The stream is closed when the test ends.
 func (g *guardedNodes) events(method, at, token, body string, more map[string]string) *mcptest.Stream {
 	g.t.Helper()
 	resp, err := mcptest.Send(g.ctx, method, at, body, g.header(token, more)...) //nolint:bodyclose // the stream closes it
@@ -75,8 +75,8 @@ func (g *guardedNodes) events(method, at, token, body string, more map[string]st
 	return s
 }
 
-// challenges checks that a request is refused for its token, in a way that leads to the
-// metadata of the endpoint at a path.
+// challenges checks that a request was refused for its token, with a challenge that names the
+// metadata of the endpoint at path.
 func (g *guardedNodes) challenges(what string, r mcptest.Reply, path, code string) {
 	g.t.Helper()
 	challenge := r.Header.Get("WWW-Authenticate")
@@ -94,7 +94,7 @@ func idOf(t *testing.T, ev sse.Event) string {
 	return string(m.ID)
 }
 
-// beginsAsking begins a session whose client answers questions.
+// beginsAsking begins a session of a client that answers questions.
 const beginsAsking = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"a","version":"1"}}}`
 
 // asks is a call that ends when its question is answered.
@@ -134,7 +134,7 @@ func (g *guardedNodes) session() map[string]string {
 	return map[string]string{"Mcp-Session-Id": id}
 }
 
-// ways are those back to a call whose stream begins: the id of its first event, and the query of its URL.
+// ways returns the two ways to resume a call: the id of the first event of its stream, and the query of the stream's URL.
 func (g *guardedNodes) ways(events *mcptest.Stream) (cursor, query string) {
 	g.t.Helper()
 	first, err := events.Next()
@@ -146,7 +146,7 @@ func (g *guardedNodes) ways(events *mcptest.Stream) (cursor, query string) {
 	return first.ID, "?" + u.RawQuery
 }
 
-// resume begins a call at one node, and goes on with it at the other under a refreshed token.
+// resume begins a call at one node, and resumes it at the other with a refreshed token.
 func (g *guardedNodes) resume() {
 	t := g.t
 	in := g.session()
@@ -188,8 +188,8 @@ func (g *guardedNodes) resume() {
 	}
 }
 
-// pair has clients of revision 2024-11-05. Their tokens are for the URL that they know, which is
-// not where they post.
+// pair has clients of revision 2024-11-05. Their tokens are for the URL of the stream, and they
+// post to another URL.
 func (g *guardedNodes) pair() {
 	t := g.t
 	g.challenges("GET without a token", g.send(http.MethodGet, g.one.SSE, "", "", nil), "/sse", "")
@@ -227,7 +227,7 @@ func (g *guardedNodes) pair() {
 	}
 }
 
-// dial opens a WebSocket at a node, with a token or none. It is nil if the node refuses, as the reply says.
+// dial opens a WebSocket at a node, with a token or none. If the node refuses, the socket is nil and the reply is the refusal.
 func (g *guardedNodes) dial(n *program, token string, more map[string]string) (*mcptest.Socket, mcptest.Reply) {
 	g.t.Helper()
 	ws, r, err := mcptest.Dial(g.ctx, n.URL, g.header(token, more)...)
@@ -240,7 +240,7 @@ func (g *guardedNodes) dial(n *program, token string, more map[string]string) (*
 	return ws, r
 }
 
-// socket has WebSockets in a session of the other node, and in none.
+// socket opens WebSockets at both nodes, in a session of the first node and in none.
 func (g *guardedNodes) socket() {
 	t := g.t
 	in := g.session()
@@ -266,19 +266,18 @@ func (g *guardedNodes) socket() {
 	}
 }
 
-// inputMeta is what a client of revision 2026-07-28 says of itself that answers questions. Like
-// those with tasksMeta, they differ by their tokens only.
+// inputMeta is the _meta of a client of revision 2026-07-28 that answers questions. As with
+// tasksMeta, such clients differ by their tokens only.
 const inputMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",` +
 	`"io.modelcontextprotocol/clientInfo":{"name":"input","version":"1"},"io.modelcontextprotocol/clientCapabilities":{"elicitation":{}}}`
 
-// sendModern makes a request of revision 2026-07-28. params has what
-// the client says of itself.
+// sendModern makes a request of revision 2026-07-28. params includes the client's _meta.
 func (g *guardedNodes) sendModern(n *program, token, method, params string) mcptest.Reply {
 	g.t.Helper()
 	return g.send(http.MethodPost, n.URL, token, mcptest.Request("m", method, "{"+params+"}"), nil)
 }
 
-// modern makes such a request, and returns its status and the last message of the answer.
+// modern is sendModern that returns the status and the last message of the answer.
 func (g *guardedNodes) modern(n *program, token, method, params string) (status int, said modernSaid) {
 	g.t.Helper()
 	r := g.sendModern(n, token, method, params)
@@ -297,7 +296,7 @@ type modernSaid struct {
 	text  string
 }
 
-// tasks has two principals whose clients are alike begin tasks at two nodes.
+// tasks has two principals with equal clients begin tasks at two nodes.
 func (g *guardedNodes) tasks() {
 	t := g.t
 	carrier := func(n *program, who string) (task, name string) {
@@ -345,7 +344,7 @@ func (g *guardedNodes) tasks() {
 	}
 }
 
-// input has a call of revision 2026-07-28 that waits for its client, who answers at another node.
+// input makes a call of revision 2026-07-28 that asks its client; the client answers at the other node.
 func (g *guardedNodes) input() {
 	t := g.t
 	call := `"name":"ask","arguments":{"question":"which colour"},` + inputMeta

@@ -12,8 +12,8 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// TestAuthOpaque has a client whose token the issuer is asked about. It goes on with its session
-// under a JWT, which is of the same principal.
+// TestAuthOpaque has a client with an opaque token, about which Holdfast asks the issuer. The
+// client can use its session with a JWT of the same principal too.
 func TestAuthOpaque(t *testing.T) {
 	t.Parallel()
 	as := authtest.New(t)
@@ -51,8 +51,8 @@ func TestAuthOpaque(t *testing.T) {
 	}
 }
 
-// TestAuthMadeUpTokens has clients that make tokens up, about which the issuer takes its time. A client of another
-// address is served meanwhile.
+// TestAuthMadeUpTokens has a client that makes tokens up, about which the issuer answers slowly. A client at
+// another address is served meanwhile.
 func TestAuthMadeUpTokens(t *testing.T) {
 	t.Parallel()
 	as := authtest.New(t)
@@ -74,7 +74,7 @@ func TestAuthMadeUpTokens(t *testing.T) {
 		return r.Status
 	}
 	var work sync.WaitGroup
-	for i := range 40 { // more than are asked about at once
+	for i := range 40 { // more than Holdfast asks the issuer about at once
 		work.Go(func() {
 			if status := ask(fmt.Sprint("made-up-", i), "203.0.113.1"); status != http.StatusUnauthorized {
 				t.Errorf("a token that was made up: %d", status)

@@ -9,8 +9,8 @@ import (
 	"holdfast/internal/auth/authtest"
 )
 
-// TestAuthResource is --auth-resource with and without the path of an endpoint, a prefix, a port and slashes: what clients
-// are told is the same URL, and a token for it is taken.
+// TestAuthResource gives --auth-resource with and without the path of an endpoint, a prefix, a port and slashes: the metadata has
+// the URL of the endpoint, and a token for that URL is accepted.
 func TestAuthResource(t *testing.T) {
 	t.Parallel()
 	as := authtest.New(t)

@@ -59,8 +59,8 @@ func TestAuthFlow(t *testing.T) {
 	})
 }
 
-// echoAuthorized has the go-sdk's client get a token and call the tool echo. It returns what
-// that says.
+// echoAuthorized has the go-sdk's client get a token and call the tool echo. It returns the
+// tool's text, or the error's.
 func echoAuthorized(t *testing.T, at, revision string) string {
 	t.Helper()
 	const back = "http://127.0.0.1:1/callback"
@@ -102,8 +102,8 @@ func echoAuthorized(t *testing.T, at, revision string) string {
 	return textOf(r)
 }
 
-// TestAuthPrincipal has principals that try each other's sessions, and one whose token is
-// refreshed.
+// TestAuthPrincipal has a principal try another one's session, and the owner of the session use
+// it with refreshed tokens.
 func TestAuthPrincipal(t *testing.T) {
 	t.Parallel()
 	as := authtest.New(t)
@@ -149,13 +149,13 @@ func TestAuthPrincipal(t *testing.T) {
 			t.Errorf("%s: %d, want %d", c.what, resp.Status, c.want)
 		}
 	}
-	// The same subject of another issuer is somebody else: it is refused already.
+	// The same subject of another issuer is another principal. The issuer is not known, so its token is refused.
 	if resp := send(http.MethodPost, "Bearer "+authtest.New(t).Token(authtest.Claims{"sub": "ada", "aud": p.URL, "scope": "mcp"}), session, "", call); resp.Status != http.StatusUnauthorized {
 		t.Errorf("another issuer: %d", resp.Status)
 	}
 }
 
-// TestAuthBrowser has a web page's requests meet Host and Origin before the token.
+// TestAuthBrowser checks that the Origin of a web page's request is judged before its token.
 func TestAuthBrowser(t *testing.T) {
 	t.Parallel()
 	as := authtest.New(t)

@@ -19,16 +19,16 @@ import (
 	"holdfast/internal/testwork"
 )
 
-// A bigBody is a message of a client with very many members somewhere, or whose answer has them.
+// A bigBody is a message of a client with very many members in it, or in its answer.
 type bigBody struct {
 	name   string
 	method string // "tools/call" if it is ""
 	eras   string // "": both
-	of     string // what it is about, as the header Mcp-Name repeats it
+	of     string // the name or URI in the message, which the header Mcp-Name repeats
 
-	// Texts of members, with a comma at the end, that are put where their names say.
+	// Texts of members, with a comma at the end; each field is named for the place of its members.
 	top, params, meta, arguments, capabilities, info func(n int) string
-	whole                                            func(n int) string // instead of all that
+	whole                                            func(n int) string // the whole message, instead of the fields above
 	revision                                         string             // of the legacy session; "": 2025-11-25
 }
 
@@ -42,20 +42,20 @@ func many(text string) func(int) string {
 	}
 }
 
-// within is many, inside of something.
+// within is many, between the texts from and to.
 func within(from, text, to string) func(int) string {
 	return func(n int) string { return from + testwork.Many(n, text) + to + "," }
 }
 
-// constantly writes the same for each n.
+// constantly returns a function that writes text for each n.
 func constantly(text string) func(int) string { return func(int) string { return text } }
 
-// said asks a bodyServer for an answer.
+// answering returns a function that writes the arguments which ask a bodyServer for an answer of n members.
 func answering(what string) func(int) string {
 	return func(n int) string { return fmt.Sprintf(`"case":%q,"n":%d,`, what, n) }
 }
 
-// page asks for a page of a list, by a cursor that one server knows, or all as one do.
+// page returns a function that writes a cursor, by which a bodyServer returns a page of n items.
 func page(kind string) func(int) string {
 	return func(n int) string {
 		cursor := fmt.Sprintf("%s-%d", kind, n)
@@ -196,7 +196,7 @@ type bodySetup struct {
 	p       *program
 	url     string
 	prefix  string   // of the names of tools
-	servers []string // that are merged
+	servers []string // the names of the merged servers
 	client  *http.Client
 }
 
@@ -225,7 +225,7 @@ func (s *bodySetup) begin(t *testing.T, revision string) string {
 	return id
 }
 
-// end ends a session, with what is kept of it.
+// end ends a session, so that the server removes the calls that it keeps for it.
 func (s *bodySetup) end(t *testing.T, id string) {
 	_, _ = (&mcptest.Client{URL: s.url, Session: id, HTTP: s.client}).Exchange(t.Context(), http.MethodDelete, "")
 }
@@ -242,16 +242,16 @@ func (p *program) cpu(t *testing.T) time.Duration {
 	return time.Duration(ticks) * 10 * time.Millisecond
 }
 
-// A bodyCost is what a message took.
+// A bodyCost is the cost of a message.
 type bodyCost struct {
 	status int
 	cpu    time.Duration
 	took   time.Duration
-	others time.Duration // the longest that another client has waited meanwhile
+	others time.Duration // the longest wait of another client meanwhile
 	text   string
 }
 
-// cost sends a message with n members, and has another client ask meanwhile.
+// cost sends a message with n members, while another client sends pings.
 func (s *bodySetup) cost(t *testing.T, b *bigBody, modern bool, n int) (c bodyCost) {
 	session := ""
 	if !modern && b.name != "initialize" {
@@ -299,17 +299,17 @@ func (s *bodySetup) cost(t *testing.T, b *bigBody, modern bool, n int) (c bodyCo
 	return c
 }
 
-// maxBody* are what a message with 200,000 members may take. On a machine that does nothing else it is a fifth of that.
+// bodyCPU and bodyOthers bound the cost of a message with 200,000 members. On an idle machine it costs a fifth of that.
 const (
 	bodyCPU    = 10 * time.Second
 	bodyOthers = 2 * time.Second
-	// bodySlack is how much a message may take beside what grows with it: processor time is told in
-	// steps of 10 ms, and memory that is collected is that of others too.
+	// bodySlack is the processor time that a message may take beside its linear cost: the system
+	// counts in steps of 10 ms, and the garbage collector also works for other messages.
 	bodySlack = time.Second
 )
 
-// Messages with 200,000 members, wherever these are, take no more than five times of what those with a
-// quarter take, and others are served meanwhile.
+// A message with 200,000 members, wherever these are, takes at most five times the processor time of
+// one with 50,000, and other clients are served meanwhile.
 func TestBodies(t *testing.T) {
 	testlong.Only(t, "it sends hundreds of large messages")
 	self := mcptest.Must(os.Executable())(t)
@@ -321,8 +321,8 @@ func TestBodies(t *testing.T) {
 		name, prefix string
 		servers      []string
 		args         []string
-		sixth        int  // which sixth of the messages it gets
-		all          bool // with -peers it gets all
+		sixth        int  // which sixth of bigBodies is sent to it
+		all          bool // with -peers all are sent to it
 	}{
 		{name: "process", sixth: 1, all: true, args: []string{"--", self, "bodies"}},
 		{name: "shared", sixth: 0, args: []string{"--share", "--", self, "bodies"}},
@@ -350,7 +350,7 @@ func TestBodies(t *testing.T) {
 	}
 }
 
-// linear demands that a message takes as much as its members need.
+// linear checks that the cost of a message grows linearly with its members.
 func (s *bodySetup) linear(t *testing.T, b *bigBody, modern bool) {
 	one := s.cost(t, b, modern, 50_000)
 	four := s.cost(t, b, modern, 200_000)
@@ -366,8 +366,8 @@ func (s *bodySetup) linear(t *testing.T, b *bigBody, modern bool) {
 	}
 }
 
-// A call that becomes a task, whose params have very many members and a requestState of its server, takes
-// no lock for long and does not keep the program from ending.
+// A call that becomes a task, with very many members and a requestState in its params, takes no lock for
+// long, and the program can end meanwhile.
 func TestBodyOfTask(t *testing.T) {
 	t.Parallel()
 	upstream := newBodyServer(true).serve(t)
@@ -389,7 +389,7 @@ func TestBodyOfTask(t *testing.T) {
 	}
 }
 
-// Questions of a server, and a client's answers to them, take as much as they are many.
+// The cost of a server's questions and of the client's answers grows linearly with their number.
 func TestBodyQuestions(t *testing.T) {
 	t.Parallel()
 	upstream := newBodyServer(false).serve(t)

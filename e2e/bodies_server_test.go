@@ -13,14 +13,14 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A bodyServer is a server whose answers have as many members as its client asks for. It is made of
-// nothing but texts, so that it can say what no library would.
+// A bodyServer is a server that answers with as many members as its client asks for. It writes its
+// messages as text, as no library would write them.
 type bodyServer struct {
-	modern  bool          // it speaks revision 2026-07-28, and no other; else those before it
-	answers chan struct{} // the client's answers to its questions
+	modern  bool          // it speaks revision 2026-07-28 only; else only older revisions
+	answers chan struct{} // one for each answer of a client to a question
 }
 
-// A bodyRequest is what a bodyServer looks at.
+// A bodyRequest has the members of a message that a bodyServer reads.
 type bodyRequest struct {
 	ID     json.RawMessage
 	Method string
@@ -38,15 +38,15 @@ func newBodyServer(modern bool) bodyServer {
 	return bodyServer{modern, make(chan struct{}, 10_000)}
 }
 
-// serve serves it over Streamable HTTP, without sessions, and returns the URL.
+// serve serves s over Streamable HTTP, without sessions, and returns the URL.
 func (s bodyServer) serve(t *testing.T) string {
 	return mcptest.Serve(t, &mcptest.Server{Stateless: true, New: func() mcptest.Script { return s.script }})
 }
 
-// script is the server.
+// script answers a message, as an [mcptest.Script].
 func (s bodyServer) script(text jsonrpc.Message, say func(string)) (answer string) {
 	var m bodyRequest
-	_ = json.Unmarshal(text.Raw, &m) // what is not as it should be is not looked at
+	_ = json.Unmarshal(text.Raw, &m) // malformed members are ignored
 	if m.Method == "" {
 		s.answers <- struct{}{}
 	}
@@ -79,7 +79,7 @@ func (s bodyServer) script(text jsonrpc.Message, say func(string)) (answer strin
 	return mcptest.Result(text, result)
 }
 
-// list returns a page of a list: a cursor says how long it is, and of what.
+// list returns a page of a list. The cursor says the page's kind and length.
 func (s bodyServer) list(m *bodyRequest) string {
 	kind, size, _ := strings.Cut(m.Params.Cursor, "-")
 	n, _ := strconv.Atoi(size)
@@ -132,7 +132,7 @@ func (s bodyServer) call(m *bodyRequest, say func(string)) (answer string) {
 	ask := func(id, message, properties string) {
 		say(`{"jsonrpc":"2.0","id":"` + id + `","method":"elicitation/create","params":{"message":"` + message + `","requestedSchema":{"type":"object","properties":{` + properties + `}}}}`)
 	}
-	content, rest := "", "" // of the result, and beside its content
+	content, rest := "", "" // of the result: its content, and its other members
 	switch m.Params.Arguments.Case {
 	case "result":
 		rest = comma + members

@@ -18,7 +18,7 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// A stranger is a client at an address of its own, as far as the server can tell.
+// A stranger is a client with its own IP address.
 type stranger struct {
 	t    *testing.T
 	p    *program
@@ -67,7 +67,7 @@ func (s *stranger) works(session string) {
 	}
 }
 
-// refused checks that a message is refused for now, in words.
+// refused checks that a message is refused with a Retry-After, and that the error contains words.
 func (s *stranger) refused(url, session, body string, words ...string) {
 	s.t.Helper()
 	status, header, text := s.post(url, session, body)
@@ -81,14 +81,14 @@ func (s *stranger) refused(url, session, body string, words ...string) {
 	}
 }
 
-// Nobody starts processes without end, or shuts all others out.
+// No client can start processes without bound, or take all of them from other clients.
 func TestMaxProcesses(t *testing.T) {
 	t.Parallel()
 	command, pids := marked(`exec "$1" stdio`, os.Args[0])
 	p := serve(t, append([]string{"--max-processes", "4", "--drain", "1s"}, command...)...)
 	a, b, c := p.stranger(t, "127.0.0.1"), p.stranger(t, "127.0.0.2"), p.stranger(t, "127.0.0.3")
 
-	// Who only looks starts none.
+	// A client that only opens a stream or a WebSocket starts no process.
 	get, err := a.http.Get(p.SSE)
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +114,7 @@ func TestMaxProcesses(t *testing.T) {
 	if _, text, err := ws.Read(t.Context()); err != nil || !strings.Contains(string(text), "--max-share") {
 		t.Errorf("over the WebSocket: %s %v", text, err)
 	}
-	// What nobody uses makes room, and comes back when it is used.
+	// A process that no client has used yet makes room for another, and is started again for a request.
 	unused := b.begin(false)
 	used := c.begin(false)
 	b.works(unused)
@@ -136,8 +136,8 @@ func TestMaxProcesses(t *testing.T) {
 	c.works(used) // waits for the process to end, if need be
 }
 
-// The process of a session that nobody uses ends, and another is started for its first
-// request.
+// The process of a session without requests ends, and another is started for the session's
+// first request.
 func TestUnusedProcess(t *testing.T) {
 	t.Parallel()
 	command, pids := marked(`exec "$1" stdio`, os.Args[0])
@@ -152,7 +152,7 @@ func TestUnusedProcess(t *testing.T) {
 	s.works(used)
 }
 
-// A connection whose request does not come, and one that is not used, is closed.
+// A connection is closed if its request header does not arrive, or if it is idle.
 func TestSlowConnections(t *testing.T) {
 	t.Parallel()
 	testlong.Only(t, "it waits for two minutes")
@@ -160,7 +160,7 @@ func TestSlowConnections(t *testing.T) {
 	var all sync.WaitGroup
 	for what, c := range map[string]struct {
 		says string
-		most time.Duration // that the bound is
+		most time.Duration // the server's bound
 	}{
 		"a header that does not come to its end": {"POST /mcp HTTP/1.1\r\nHost: " + p.Addr + "\r\nX-Slow: ", 10 * time.Second},
 		"a connection that is not used":          {"GET /nothing HTTP/1.1\r\nHost: " + p.Addr + "\r\n\r\n", 2 * time.Minute},

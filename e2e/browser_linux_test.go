@@ -18,12 +18,12 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// pages are what the browser is shown.
+// pages are the web pages that the browser opens.
 //
 //go:embed pages
 var pages embed.FS
 
-// A site serves the pages, and gets what they report.
+// A site serves the pages, and receives their reports.
 type site struct {
 	port    string
 	reports chan []byte
@@ -41,13 +41,13 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
-// browse has a browser show a page of the site, under a name that it takes for the
-// site's, and returns what the page reports.
+// browse has a browser open a page of the site, under a host name that the browser resolves to
+// the site, and returns the page's report.
 func (s *site) browse(t *testing.T, browser, name, page, server string) []byte {
 	t.Helper()
 	at := url.URL{Scheme: "http", Host: net.JoinHostPort(name, s.port), Path: "/pages/" + page,
 		RawQuery: url.Values{"server": {server}}.Encode()}
-	// Not t.TempDir: what the browser has started may write a little longer than it lives.
+	// Not t.TempDir: the browser's child processes may still write here for a moment after it has ended.
 	dir := mcptest.Must(os.MkdirTemp("", "holdfast-browser-"))(t)
 	defer os.RemoveAll(dir)
 	cmd := exec.CommandContext(t.Context(), browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic",
@@ -58,7 +58,7 @@ func (s *site) browse(t *testing.T, browser, name, page, server string) []byte {
 	cmd.Stderr = &said
 	mcptest.Check(t, cmd.Start())
 	defer func() {
-		_ = cmd.Process.Kill() // which ends those that it has started
+		_ = cmd.Process.Kill() // this also ends its child processes
 		_ = cmd.Wait()
 	}()
 	select {
@@ -80,8 +80,8 @@ func aBrowser(t *testing.T) string {
 	return path
 }
 
-// A page of another site, in a real browser, can neither start a backend nor read a
-// byte; one whose origin is allowed can do all that a client does (failure 14).
+// In a real browser, a page of another site can neither start a backend nor read a byte. A page
+// of an allowed origin can do all that a client does (failure 14).
 func TestBrowser(t *testing.T) {
 	t.Parallel()
 	browser := aBrowser(t)
@@ -119,7 +119,7 @@ func TestBrowser(t *testing.T) {
 			t.Errorf("%s: %v, want %v", what, done[what], want)
 		}
 	}
-	if n := starts(); n != 2 { // for the session, and for the WebSocket's
+	if n := starts(); n != 2 { // one for the session, and one for the WebSocket's session
 		t.Errorf("a page that is allowed has started %d processes", n)
 	}
 }

@@ -18,11 +18,11 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// A messagesModel is a model for Claude Code that needs no network: it speaks as much of the Messages
-// API as a turn takes in which one tool is called.
+// A messagesModel is a model for Claude Code that needs no network: it speaks the part of the
+// Messages API that is needed for a turn with one tool call.
 type messagesModel struct {
 	URL     string
-	outputs chan string // of the tool
+	outputs chan string // the results of the tool
 }
 
 // newMessagesModel starts a model that calls a tool with arguments.
@@ -44,7 +44,7 @@ func newMessagesModel(t *testing.T, tool, arguments string) *messagesModel {
 			Type    string
 			Content json.RawMessage
 		}
-		_ = json.Unmarshal(ask.Messages[len(ask.Messages)-1].Content, &results) // it may be a text
+		_ = json.Unmarshal(ask.Messages[len(ask.Messages)-1].Content, &results) // the content may also be a string
 		block, delta, stop := `{"type":"text","text":""}`, `{"type":"text_delta","text":"done"}`, "end_turn"
 		called := false
 		for _, result := range results {
@@ -82,8 +82,8 @@ func claudeProgram(t *testing.T) string {
 	return bin
 }
 
-// claudeTurn has Claude Code take a turn in which its model calls the tool count, of a server at a URL,
-// with arguments. It returns what the model was told.
+// claudeTurn has Claude Code take a turn in which its model calls the tool count of the server at url.
+// It returns the result that the model gets.
 func claudeTurn(t *testing.T, url, arguments string) string {
 	t.Helper()
 	bin := claudeProgram(t)
@@ -109,8 +109,8 @@ func claudeTurn(t *testing.T, url, arguments string) string {
 	}
 }
 
-// claudeChoice is Claude Code in the table of docs/eras.md. HOLDFAST_CLAUDE names the program (npm,
-// @anthropic-ai/claude-code-linux-x64 2.1.332: 400 MB, so it is not among the packages of CI).
+// claudeChoice returns the revision that Claude Code speaks with the server at url, for the table in docs/eras.md. HOLDFAST_CLAUDE names
+// the program (npm, @anthropic-ai/claude-code-linux-x64 2.1.332: 400 MB, so it is not among the packages of CI).
 func claudeChoice(t *testing.T, url string) string {
 	t.Helper()
 	var mu sync.Mutex

@@ -19,10 +19,10 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// aCall is in each tool's call.
+// aCall is a text that is in each request tools/call.
 const aCall = `"tools/call"`
 
-// soon bounds everything that these tests wait for: a machine may stand still meanwhile.
+// soon bounds each wait of these tests. It is long, as the machine may stall.
 const soon = time.Minute
 
 // A transportClient is an official client on a transport of NewClientTransport.
@@ -33,13 +33,13 @@ type transportClient struct {
 
 	mu       sync.Mutex
 	received map[any][]float64 // progress, by token
-	news     chan struct{}     // says that there is more
+	news     chan struct{}     // signals more progress
 	asked    atomic.Int64
 
-	changed chan struct{} // says that the server's tools have changed
+	changed chan struct{} // signals that the server's tools have changed
 }
 
-// newTransportClient connects a client to a server, through a proxy with that plan unless it is nil.
+// newTransportClient connects a client to a server; if plan is not nil, through a proxy with that plan.
 func newTransportClient(t *testing.T, f *foreign, least int, plan func(string) Cut) *transportClient {
 	t.Helper()
 	target := f.url
@@ -72,8 +72,8 @@ func newTransportClient(t *testing.T, f *foreign, least int, plan func(string) C
 	return g
 }
 
-// behind starts a proxy to a server and returns the server's URL through it. In
-// the end at least least connections must have been cut.
+// behind starts a proxy to a server and returns the server's URL through it. When the test
+// ends, the proxy must have cut at least least connections.
 func behind(t *testing.T, to string, least int, plan func(request string) Cut) string {
 	t.Helper()
 	u := mcptest.Must(url.Parse(to))(t)
@@ -88,7 +88,7 @@ func behind(t *testing.T, to string, least int, plan func(request string) Cut) s
 	return u.String()
 }
 
-// call calls a tool, and returns the text that it answers.
+// call calls a tool, and returns the text of its result.
 func (g *transportClient) call(params mcp.CallToolParams, token string) (string, error) {
 	ctx, stop := context.WithTimeout(g.t.Context(), soon)
 	defer stop()
@@ -105,8 +105,8 @@ func (g *transportClient) call(params mcp.CallToolParams, token string) (string,
 	return "", fmt.Errorf("answered %+v", res)
 }
 
-// wantLong makes a long call, and wants its answer, and its progress once and in
-// order.
+// wantLong makes a long call, and checks that its answer comes, and each progress notification
+// once and in order.
 func (g *transportClient) wantLong(token string) {
 	g.t.Helper()
 	said, err := g.call(g.f.long, token)
@@ -127,7 +127,7 @@ func (g *transportClient) wantLong(token string) {
 	for i := range g.f.steps {
 		want = append(want, float64(i+1))
 	}
-	// The official client gives notifications out beside responses.
+	// The official client may handle a notification after a response that followed it.
 	late := time.After(soon)
 	for len(g.progress(token)) < len(want) {
 		select {
@@ -149,7 +149,7 @@ func (g *transportClient) progress(token string) []float64 {
 	return slices.Clone(g.received[token])
 }
 
-// wantEcho wants the session to be of use.
+// wantEcho checks that the session still works.
 func (g *transportClient) wantEcho() {
 	g.t.Helper()
 	if said, err := g.call(g.f.echo, ""); err != nil || !strings.HasSuffix(said, "hello") {
@@ -157,7 +157,7 @@ func (g *transportClient) wantEcho() {
 	}
 }
 
-// wantRuns wants long calls to have been run that often.
+// wantRuns checks how often the server has run long calls.
 func (g *transportClient) wantRuns(want int64) {
 	g.t.Helper()
 	if n := g.f.ran.Load(); n != want {
@@ -165,8 +165,8 @@ func (g *transportClient) wantRuns(want int64) {
 	}
 }
 
-// wantUnknown makes a long call whose outcome can't be known in the end, and wants
-// the error to say so.
+// wantUnknown makes a long call that gets lost, and checks that its error says "outcome
+// unknown".
 func (g *transportClient) wantUnknown() {
 	g.t.Helper()
 	said, err := g.call(g.f.long, "lost")
@@ -175,8 +175,7 @@ func (g *transportClient) wantUnknown() {
 	}
 }
 
-// once is a plan that cuts the stream that answers the first request with such a
-// text in it.
+// once is a plan that cuts only the answer to the first request that contains text.
 func once(text string, c Cut) func(string) Cut {
 	var done bool
 	return func(request string) Cut {
@@ -188,8 +187,8 @@ func once(text string, c Cut) func(string) Cut {
 	}
 }
 
-// TestClientResumes has our client make calls of servers that keep their streams,
-// over connections that are cut.
+// TestClientResumes has our client make calls to servers that keep their streams, over
+// connections that are cut.
 func TestClientResumes(t *testing.T) {
 	t.Parallel()
 	const often = 250 * time.Millisecond
@@ -238,7 +237,7 @@ func TestClientResumes(t *testing.T) {
 	}
 }
 
-// TestClientIsAsked has a server ask our client something on a stream that it has
+// TestClientIsAsked has a server send a request to our client on a stream that the client has
 // resumed.
 func TestClientIsAsked(t *testing.T) {
 	t.Parallel()
@@ -253,8 +252,8 @@ func TestClientIsAsked(t *testing.T) {
 	g.wantRuns(1)
 }
 
-// TestClientDoesNotKnow has our client lose calls of servers that keep nothing: it
-// says that it can't know, soon, and the session is of use.
+// TestClientDoesNotKnow has our client lose calls to servers that keep no streams: the client
+// soon reports an unknown outcome, and the session still works.
 func TestClientDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	cut := Cut{After: 200 * time.Millisecond}
@@ -295,8 +294,8 @@ func TestClientDoesNotKnow(t *testing.T) {
 	})
 }
 
-// TestClientAsksAgain has our client ask again what may be asked again, of a server
-// that keeps nothing.
+// TestClientAsksAgain has our client repeat a request that may be repeated, to a server that
+// keeps no streams.
 func TestClientAsksAgain(t *testing.T) {
 	t.Parallel()
 	f := official(t, nil)
@@ -315,8 +314,8 @@ func TestClientAsksAgain(t *testing.T) {
 	}
 }
 
-// TestClientListens has a server say what belongs to no call, while the standalone
-// stream is cut.
+// TestClientListens has a server send notifications that belong to no call, while the
+// standalone stream is cut.
 func TestClientListens(t *testing.T) {
 	t.Parallel()
 	f := official(t, kept())

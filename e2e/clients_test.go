@@ -13,7 +13,7 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// A script is what clients/call.mjs is to do.
+// A script tells clients/call.mjs which calls to make, and how.
 type script struct {
 	SDK      int        `json:"sdk"`
 	URL      string     `json:"url"`
@@ -32,7 +32,7 @@ type toolCall struct {
 	Arguments map[string]any `json:"arguments"`
 }
 
-// A report is what it says about it.
+// A report is the output of clients/call.mjs.
 type report struct {
 	Revision string
 	Asked    []string
@@ -44,7 +44,7 @@ type report struct {
 	}
 }
 
-// client runs a client.
+// client runs clients/call.mjs with a script.
 func client(t *testing.T, s script) report {
 	t.Helper()
 	npm(t, sdk1, sdk2)
@@ -91,7 +91,7 @@ func (r report) wantLong(t *testing.T) {
 	}
 }
 
-// wantRevision checks what the client and holdfast agreed on.
+// wantRevision checks the revision that the client and holdfast agreed on.
 func (r report) wantRevision(t *testing.T, want string) {
 	t.Helper()
 	if r.Revision != want {
@@ -99,14 +99,14 @@ func (r report) wantRevision(t *testing.T, want string) {
 	}
 }
 
-// always is a plan that treats all event streams alike, but spares the answer to
-// initialize, for which neither client comes back.
+// always is a plan that cuts all event streams alike, but not the answer to initialize, which
+// neither client resumes.
 func always(c Cut) func(string) Cut {
 	return resumed(c, c)
 }
 
-// resumed is a plan that treats resumed streams differently: with each of the
-// cuts in turn.
+// resumed is a plan that cuts first streams with first, and resumed streams with each of then
+// in turn.
 func resumed(first Cut, then ...Cut) func(string) Cut {
 	var n atomic.Int64
 	return func(request string) Cut {
@@ -120,13 +120,13 @@ func resumed(first Cut, then ...Cut) func(string) Cut {
 	}
 }
 
-// has says whether a request has a header.
+// has reports whether a request has a header.
 func has(request, header string) bool {
 	return strings.Contains(strings.ToLower(request), "\r\n"+header+":")
 }
 
-// TestLongCall has both TypeScript clients make long calls, two at a time,
-// whose connections are cut.
+// TestLongCall has both TypeScript clients make long calls, two at a time, over connections
+// that are cut.
 func TestLongCall(t *testing.T) {
 	const often = 250 * time.Millisecond
 	for _, sdk := range []int{1, 2} {
@@ -134,16 +134,16 @@ func TestLongCall(t *testing.T) {
 			name  string
 			flags []string
 			plan  func(string) Cut // nil: no proxy
-			least int              // cuts
-			also  script           // what differs from the client's defaults
+			least int              // number of cuts
+			also  script           // settings that differ from the client's defaults
 			calls int              // 0: 2
 		}{
 			{name: "FIN", plan: always(Cut{After: often}), least: 4},
 			{name: "RST", plan: always(Cut{After: often, Reset: true}), least: 4},
 			{name: "half-open", plan: always(Cut{After: often, HalfOpen: true}), least: 4},
 			{
-				// A stream says nothing before its first message, and one that is cut before
-				// that is not come back for: of two such calls the clients hear one end.
+				// A stream has no event id before its first message, and clients do not resume a
+				// stream without one: of two such calls they would receive the end of one only.
 				name: "2025-06-18", least: 2, also: script{Revision: "2025-06-18"},
 				plan: always(Cut{After: often, Since: "\nid: ", Reset: true}),
 			},
@@ -153,12 +153,12 @@ func TestLongCall(t *testing.T) {
 				plan: resumed(Cut{After: often}, Cut{Bytes: 20}, Cut{After: often}),
 			},
 			{
-				// The clients forget the id that they came with. With several calls it
-				// can't be told which of them they have lost, and they may hear the end of
-				// another again.
+				// The clients forget the event id with which they resumed. If there are several
+				// calls, the server can't tell which of them a client has lost, and the client
+				// may receive the end of another call again.
 				//
-				// A client comes back twice in each round of 0.4 s, as it believes in two streams: of three cuts each stream meets each.
-				// Of two, one stream met the same for ever, and that was the one that was there whenever the call was given again.
+				// A client resumes twice in each round of 0.4 s, as it believes that there are two streams. Of three cuts each stream meets
+				// each. Of two, one stream would always meet the same cut: the stream on which the server sends the call's events again.
 				name: "resumed streams cut before their first event", least: 5, also: script{Retries: 100}, calls: 1,
 				plan: resumed(Cut{After: often}, Cut{Bytes: 1, Body: true}, Cut{After: often}, Cut{After: often}),
 			},
@@ -187,8 +187,8 @@ func TestLongCall(t *testing.T) {
 	}
 }
 
-// TestCutAtBytes cuts the streams of many concurrent calls, each at another byte
-// after the event that makes it resumable.
+// TestCutAtBytes cuts the streams of many concurrent calls, each at another byte after the
+// stream's first event id.
 func TestCutAtBytes(t *testing.T) {
 	for _, sdk := range []int{1, 2} {
 		t.Run(fmt.Sprintf("sdk %d", sdk), func(t *testing.T) {
@@ -212,15 +212,15 @@ func TestCutAtBytes(t *testing.T) {
 	}
 }
 
-// TestProbe has a client that knows revision 2026-07-28 find out whether holdfast does, and
-// go on with the newest that both know: without a word of it as an error, and whatever the
-// answers look like.
+// TestProbe has a client that knows revision 2026-07-28 find out whether holdfast knows it too,
+// and go on with the newest revision that both know. The client reports no error, whatever the
+// form of the answers.
 func TestProbe(t *testing.T) {
 	for _, flags := range [][]string{
 		nil, {"--response", "json"}, {"--response", "sse"}, {"--legacy-only"}, {"--eras", "legacy"},
 		{"--stateless"}, {"--eras", "both"}, {"--eras", "both", "--response", "json"}, {"--eras", "both", "--response", "sse"}, {"--eras", "modern"},
 	} {
-		revision := "2025-11-25" // in which its calls survive a cut
+		revision := "2025-11-25" // the newest in which calls survive a cut
 		if slices.Contains(flags, "both") || slices.Contains(flags, "modern") || slices.Contains(flags, "--stateless") {
 			revision = "2026-07-28"
 		}
@@ -285,8 +285,8 @@ func TestAsk(t *testing.T) {
 	}
 }
 
-// TestComesBackNoMore has both TypeScript clients give up a call after a second, and cancel it. They come back for its stream, as
-// they do for each that ends without a response, and are told that there is nothing.
+// TestComesBackNoMore has both TypeScript clients give up a call after a second, and cancel it. They resume its stream, as they
+// do with every stream that ends without a response, and are told that there is nothing more.
 func TestComesBackNoMore(t *testing.T) {
 	npm(t, sdk1, sdk2)
 	for sdk, tests := range [][]struct {
@@ -326,7 +326,8 @@ func TestComesBackNoMore(t *testing.T) {
 				if call := r.Calls[0]; !strings.Contains(call.Error, "timed out") {
 					t.Errorf("the call ended with %+v, %s", call.Result, call.Error)
 				}
-				// One may be on its way when the call is cancelled, another follows it, and the standalone stream, which is cut too, has its own.
+				// One GET may be on its way when the call is cancelled, another follows it, and a third resumes the standalone stream, which is cut
+				// too.
 				if n := gets.Load(); late.Load() == 0 || n > 3 {
 					t.Errorf("cancelled %d times, and %d GETs came after that", late.Load(), n)
 				} else {

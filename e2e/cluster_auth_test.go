@@ -15,19 +15,19 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// A begunCall is a call of ada, and what a client that is cut off knows of it.
+// A begunCall is a call of ada: the ids and tokens by which a client that lost its connection can find it.
 type begunCall struct {
 	id     string            // of the tool's trace
-	header map[string]string // of its session; nil: it has none
+	header map[string]string // of its session; nil: the call has no session
 	cursor string
 	stream string // the query of its URL
-	token  string // to resume it by
+	token  string // a resume token
 	task   string
 }
 
-// TestClusterAuth has clients with tokens at three nodes, over each transport, and kills the one that
-// runs their calls. The calls go on elsewhere under refreshed tokens, and another principal gets
-// nothing of them, at any time and any door.
+// TestClusterAuth has clients with tokens at three nodes, over each transport, and kills the node
+// that runs their calls. The calls go on at the other nodes under refreshed tokens, where another
+// principal never gets anything of them.
 func TestClusterAuth(t *testing.T) {
 	testlong.Only(t, "three nodes, one of which is killed, on each engine")
 	t.Parallel()
@@ -41,7 +41,7 @@ func TestClusterAuth(t *testing.T) {
 		for name, c := range calls {
 			mcptest.Eventually(t, "the call over "+name+" runs", time.Minute, func() bool { return f.runs(c.id) == 1 })
 		}
-		seen := make(map[string]string) // the principals of processes
+		seen := make(map[string]string) // the principal of each process
 		g.processes(seen, g.one, g.two, third)
 		for _, n := range []*program{g.two, third} {
 			g.intrude(n, calls)
@@ -68,12 +68,12 @@ func TestClusterAuth(t *testing.T) {
 			g.intrude(n, calls)
 		}
 		for _, c := range calls {
-			f.wantRuns(c.id, 1, 2) // a slow machine may have ended it before the node was killed
+			f.wantRuns(c.id, 1, 2) // on a slow machine the call may have ended before the node was killed
 		}
 	})
 }
 
-// looks is a call that is safe to run again, and takes longer than the node that runs it lives.
+// looks returns a retry-safe call that takes longer than its node lives.
 func looks(id string) string {
 	return request{tool: "look", args: workArgs{ID: id, Steps: 10, MS: 2_000}}.body(5)
 }
@@ -87,7 +87,7 @@ func (g *guardedNodes) beginHTTP() begunCall {
 	return c
 }
 
-// endHTTP resumes it at another node.
+// endHTTP resumes a call of beginHTTP at another node.
 func (g *guardedNodes) endHTTP(n *program, c begunCall) {
 	g.t.Helper()
 	last := maps.Clone(c.header)
@@ -122,7 +122,7 @@ func (g *guardedNodes) beginSocket() begunCall {
 	return c
 }
 
-// endSocket resumes it over another, at another node.
+// endSocket resumes a call of beginSocket over another WebSocket, at another node.
 func (g *guardedNodes) endSocket(n *program, c begunCall) {
 	g.t.Helper()
 	ws := g.resuming(n, "ada")
@@ -147,7 +147,7 @@ func (g *guardedNodes) beginTask() begunCall {
 	return c
 }
 
-// intrude has bob try at a node whatever ada knows of her calls, and somebody whose token has expired.
+// intrude tries at a node to reach ada's calls, by all that ada knows of them, with a token of bob and with an expired token of ada.
 func (g *guardedNodes) intrude(n *program, calls map[string]begunCall) {
 	t := g.t
 	t.Helper()
@@ -198,7 +198,7 @@ func (g *guardedNodes) intrude(n *program, calls map[string]begunCall) {
 var processOf = regexp.MustCompile(`process \d+`)
 
 // processes makes calls of both principals at nodes, with sessions and without, and notes which process
-// each has reached: none has two principals.
+// each call has reached: no process has two principals.
 func (g *guardedNodes) processes(seen map[string]string, nodes ...*program) {
 	t := g.t
 	t.Helper()

@@ -18,16 +18,16 @@ import (
 
 var churned = flag.Int("cluster.churn", 300, "how many sessions TestClusterChurn opens; FAILURES asks for 100000")
 
-// Failure 12: many sessions are opened, used once, and left. What they took is given
-// back: goroutines and memory of the nodes, and their records in the engine. A session
-// in a call does not count as idle.
+// Failure 12: many sessions are opened, used once, and left. Their resources are released:
+// goroutines and memory of the nodes, and the sessions' records in the engine. A session in a
+// call does not count as idle.
 func TestClusterChurn(t *testing.T) {
 	testlong.Only(t, "it takes half a minute")
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
-		const ttl = 4 * time.Second // the engine keeps a record three times as long: a machine may stand still for a while
+		const ttl = 4 * time.Second // the engine keeps a record three times as long, as a machine may stall for a while
 		f := newFleet(t, e, shape{library: true, flags: []string{"--session-ttl", ttl.String(), "--keep", "2s"}})
-		f.churn(60) // so that pools and caches are there
+		f.churn(60) // so that pools and caches are filled
 		before := f.settled()
 		busy := request{tool: "work", args: workArgs{ID: callID(t, "busy"), Steps: 3, MS: int((2*ttl + time.Second).Milliseconds())}}
 		told := make(chan *callRecord, 1)
@@ -53,7 +53,7 @@ func TestClusterChurn(t *testing.T) {
 	})
 }
 
-// churn opens sessions, uses each once and leaves it.
+// churn opens sessions, makes a call in each, and leaves it without ending it.
 func (f *fleet) churn(sessions int) {
 	limit := make(chan struct{}, 16)
 	own := &http.Transport{MaxIdleConnsPerHost: 16}
@@ -68,7 +68,7 @@ func (f *fleet) churn(sessions int) {
 			r := &specClient{at: f.balanced, http: &http.Client{Transport: own}}
 			err := r.initialize(ctx)
 			for ; err != nil && strings.Contains(err.Error(), "503"); err = r.initialize(ctx) {
-				time.Sleep(50 * time.Millisecond) // the machine stood still, and the engine with it
+				time.Sleep(50 * time.Millisecond) // the machine stalled, and the engine with it
 			}
 			if err != nil {
 				f.t.Error(err)
@@ -88,7 +88,7 @@ type usage struct {
 	heap       uint64 // bytes
 }
 
-// settled is what the nodes use once that does not shrink any more.
+// settled returns the usage of each node once it does not shrink any more.
 func (f *fleet) settled() []usage {
 	all := make([]usage, len(f.nodes))
 	for i, n := range f.nodes {
@@ -115,7 +115,7 @@ func (n *node) usage() (u usage) {
 	return u
 }
 
-// records is how many sessions have a record in the engine.
+// records returns how many sessions have a record in the engine.
 func (e *sharedEngine) records(t *testing.T) int {
 	t.Helper()
 	if e.redis != nil {

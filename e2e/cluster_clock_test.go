@@ -19,15 +19,15 @@ import (
 var clockToo = flag.Bool("cluster.clock", false,
 	"set the clocks of nodes: holdfast is built with a package time whose clock can be set, which takes minutes")
 
-// A setClock is holdfast with a wall clock that can be set while it runs. Only that:
-// how much time has passed is as it was, as where somebody sets a machine's clock.
+// A setClock is a build of holdfast with a wall clock that can be set while it runs. The
+// monotonic clock is not changed, as when the operator sets a machine's clock.
 type setClock struct {
 	binary string
-	dir    string // of the files that say by how much, one for each node
+	dir    string // of files with the offsets of clocks, one for each node
 }
 
-// newSetClock builds it. Go asks the system for the time without a library that could
-// be replaced, so its package time is.
+// newSetClock builds a setClock. Go asks the system for the time without a library that could
+// be replaced, so the package time is replaced.
 func newSetClock(t *testing.T) *setClock {
 	t.Helper()
 	if !*clockToo {
@@ -102,7 +102,7 @@ func init() {
 	return c
 }
 
-// on has a node of that name run under the clock.
+// on returns the environment by which the node of that name runs under the clock.
 func (c *setClock) on(name string) []string {
 	return []string{"HOLDFAST_AHEAD=" + filepath.Join(c.dir, name)}
 }
@@ -116,10 +116,9 @@ func (c *setClock) set(t *testing.T, name string, ahead time.Duration) {
 	time.Sleep(200 * time.Millisecond)
 }
 
-// Of three nodes one is always an hour ahead and one an hour behind; the clock of the
-// third jumps while it serves, and in the end it is killed. No call is lost or
-// doubled, no session expires, and what has been said can be read where the clock is
-// another.
+// Of three nodes one is always an hour ahead and one an hour behind; the clock of the third
+// jumps while it serves, and in the end the third is killed. No call is lost or run twice, no
+// session expires, and stored messages can be read at nodes with other clocks.
 func TestClusterClocks(t *testing.T) {
 	clocks := newSetClock(t)
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
@@ -129,7 +128,7 @@ func TestClusterClocks(t *testing.T) {
 		}
 		f := newFleet(t, e, shape{
 			program: clocks.binary, env: func(name string) []string { return clocks.on(mine(name)) },
-			flags: []string{"--session-ttl", "1m"}, // so that it is looked for idle ones every 8 s
+			flags: []string{"--session-ttl", "1m"}, // so that nodes look for idle sessions every 8 s
 		})
 		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
 		ctx := bounded(t, 2*time.Minute)
@@ -170,7 +169,7 @@ func TestClusterClocks(t *testing.T) {
 		if sum.unknown+sum.unsure > 0 {
 			t.Errorf("%d calls with unknown outcome, %d unsure, and nothing has died", sum.unknown, sum.unsure)
 		}
-		// What each has done is read elsewhere after it is gone, under other clocks.
+		// After a node is lost, other nodes can read its calls, under other clocks.
 		a.kill()
 		for owner, at := range map[string]*node{"A": b, "B": c, "C": b} {
 			r := idle[owner]
@@ -196,7 +195,7 @@ func TestClusterClocks(t *testing.T) {
 	})
 }
 
-// One node with its calls on disk: its engine has the same clock as itself.
+// The clock of one node with its calls on disk jumps. The engine is in the same process, so its clock jumps too.
 func TestFileClock(t *testing.T) {
 	clocks := newSetClock(t)
 	for _, jump := range []time.Duration{time.Hour, -time.Hour} {
@@ -221,8 +220,8 @@ func TestFileClock(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 			clocks.set(t, name, jump)
-			// The engine looks for what has expired now and then; and here is where the
-			// process dies after that, with a call that is safe to make again.
+			// The engine looks for expired entries now and then. After that the process is
+			// killed during a call that is retry-safe.
 			time.Sleep(6 * time.Second)
 			n.kill()
 			mcptest.Check(t, n.start(n.address()))

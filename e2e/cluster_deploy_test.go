@@ -13,7 +13,7 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// How hard TestClusterDeploy tries. What FAILURES asks for is
+// The size of TestClusterDeploy. FAILURES asks for
 //
 //	go test ./e2e -run TestClusterDeploy -long -cluster.deploy 1000 -cluster.drain 30s -cluster.library
 var (
@@ -24,14 +24,14 @@ var (
 	deployBlind   = flag.Bool("cluster.blind", false, "its front does not ask whether nodes are ready")
 )
 
-// leaveBound is how much longer than its --drain a node may take to end: what the guide
-// for operators asks for.
+// leaveBound is how much longer than its --drain a node may take to end, by the guide for
+// operators.
 const leaveBound = 10 * time.Second
 
-// Failure 8: each node in turn is told to stop and is replaced, under clients with
-// calls and open streams. The front asks whether nodes are ready, as load balancers
-// do. No call is lost, none is cut short or runs twice, and the nodes exit with 0.
-// Some clients come back for ever, and some give up after two tries.
+// Failure 8: each node in turn is told to stop and is replaced, while clients have calls and
+// open streams. The front asks whether nodes are ready, as load balancers do. No call is lost,
+// cut short or run twice, and the nodes exit with 0. Some clients come back for ever, and some
+// give up after two tries.
 func TestClusterDeploy(t *testing.T) {
 	testlong.Only(t, "it takes half a minute")
 	t.Parallel()
@@ -106,9 +106,9 @@ func (f *fleet) listen(ctx context.Context, r *specClient, again *atomic.Int64) 
 	}
 }
 
-// watch has the front pass over nodes that say that they are not ready, until ctx is
-// done. If it finds none ready it asks all, as load balancers do: it may itself have
-// stood still while it waited for their answers.
+// watch has the front pass over nodes that are not ready, until ctx is done. If no node is
+// ready, the front uses all, as load balancers do: it may itself have stalled while it waited
+// for their answers.
 func (f *front) watch(ctx context.Context, all *sync.WaitGroup, nodes []*node) {
 	var mu sync.Mutex
 	out := make(map[*node]bool)

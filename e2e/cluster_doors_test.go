@@ -17,7 +17,7 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// How hard TestDoorsKilled tries. The minute that is asked for is
+// The size of TestDoorsKilled. For a full minute:
 //
 //	go test ./e2e -run TestDoorsKilled -long -doors.for 1m -doors.clients 200 -doors.call 30s
 var (
@@ -26,7 +26,7 @@ var (
 	doorsCall    = flag.Duration("doors.call", 8*time.Second, "they make calls of up to that long")
 )
 
-// sessions is how many sessions of clients a node says that it has.
+// sessions returns how many sessions of clients a node has, by its metrics.
 func (n *node) sessions() (sum int) {
 	n.t.Helper()
 	said, err := mcptest.Exchange(context.Background(), http.MethodGet, "http://"+n.now().admin+"/metrics", "")
@@ -45,10 +45,10 @@ func (n *node) sessions() (sum int) {
 
 var sessionsFigure = regexp.MustCompile(`(?m)^holdfast_sessions\{[^}]*kind="client"[^}]*\} (\d+)$`)
 
-// TestDoors has clients at two doors, whose sessions are at two workers. A door is killed in the
-// middle of a call that must not be repeated: the call goes on, and its client reads it to its end
-// at the other door. A worker is told to stop in the middle of another: it waits for that call, and
-// a new session goes to the other worker.
+// TestDoors has clients at two doors, and their sessions at two workers. A door is killed in the
+// middle of a call that is not retry-safe: the call goes on, and its client reads it to its end at
+// the other door. Then the workers are told to stop in the middle of another call: its worker
+// waits for the call, and the doors refuse new sessions, as there is no worker.
 func TestDoors(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
@@ -59,7 +59,7 @@ func TestDoors(t *testing.T) {
 		told := make(chan *callRecord, 1)
 		go func() { told <- cut.call(bounded(t, time.Minute), q) }()
 		mcptest.Eventually(t, "the call runs", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
-		for range 2 { // at least one of them where there is less to do
+		for range 2 { // at least one of the sessions goes to the worker with less to do
 			f.client(fixed(doors[1].url()), nil)
 		}
 		doors[0].kill()
@@ -77,7 +77,7 @@ func TestDoors(t *testing.T) {
 		go func() { told <- cut.call(bounded(t, time.Minute), q) }()
 		mcptest.Eventually(t, "the call runs", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
 		for _, w := range workers {
-			w.signal(syscall.SIGTERM) // one is idle
+			w.signal(syscall.SIGTERM) // one of them is idle
 		}
 		f.whole(q, <-told)
 		for i, w := range workers {
@@ -101,7 +101,7 @@ func TestDoors(t *testing.T) {
 	})
 }
 
-// whole checks that a call was answered, with everything that it said, and ran once.
+// whole checks that a call ran once, and that its client received the answer and all messages before it.
 func (f *fleet) whole(q request, s *callRecord) {
 	f.t.Helper()
 	if err := s.check(q); err != nil || !s.over() || s.unknown() {
@@ -110,10 +110,10 @@ func (f *fleet) whole(q request, s *callRecord) {
 	f.wantRuns(q.args.ID, 1, 1)
 }
 
-// TestDoorsKilled kills a door every second, with SIGKILL, under clients with calls that must not
-// be repeated. Then all doors are replaced, each in the middle of calls, and with less time than
-// those take; and last a worker, which has the time. Every call runs once, its client gets all of
-// it, and nobody is told that the outcome is unknown.
+// TestDoorsKilled kills a door every second, with SIGKILL, while clients make calls that are not
+// retry-safe. Then all doors are replaced, each in the middle of calls, and with less time than
+// the calls take. Last a worker is drained, which has the time. Every call runs once, its client
+// gets all of it, and no client is told that the outcome is unknown.
 func TestDoorsKilled(t *testing.T) {
 	testlong.Only(t, "doors are killed for a while")
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
@@ -123,7 +123,7 @@ func TestDoorsKilled(t *testing.T) {
 		c := f.calling(f.callers(*doorsClients), sum, tempo{call: *doorsCall, step: time.Second, unsafe: true})
 		kills := 0
 		for end := time.Now().Add(*doorsFor); time.Now().Before(end); kills++ {
-			time.Sleep(time.Second) // as often
+			time.Sleep(time.Second) // the time between kills
 			n := f.nodes[rand.IntN(doors)]
 			n.kill()
 			n.restart()
@@ -150,9 +150,9 @@ func TestDoorsKilled(t *testing.T) {
 	})
 }
 
-// TestDoorsVersions has a door and a worker of this build beside a node of the build before, which
-// knows no roles: it gets its share of sessions from the door, sends none to it, and gets the
-// requests of its own clients to the worker's sessions. When it is lost the worker takes over.
+// TestDoorsVersions has a door and a worker of this build beside a node of an older build, which knows no
+// roles: the older node gets its share of sessions from the door, places none at the door, and forwards
+// requests of its own clients to the worker's sessions. When the older node is lost, the worker takes over.
 func TestDoorsVersions(t *testing.T) {
 	testlong.Only(t, "it builds the version before")
 	t.Parallel()

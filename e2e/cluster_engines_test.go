@@ -15,14 +15,14 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// An sharedEngine is an engine that nodes share.
+// A sharedEngine is an engine that nodes share.
 type sharedEngine struct {
 	name  string
 	addrs []string // of its servers
-	// url is what nodes are told, if they reach the servers at these addresses.
+	// url returns the --store of nodes that reach the servers at these addresses.
 	url func(addrs []string) string
 
-	// One of these is there. prefix is what all is called in a NATS that others use too.
+	// One of redis and nats is set. prefix begins all names in a NATS that other tests use too.
 	redis  *redistest.Server
 	nats   *natstest.Servers
 	prefix string
@@ -65,7 +65,7 @@ var (
 	sharedIn *natstest.Servers
 )
 
-// sharedNATS starts them, if they are not there.
+// sharedNATS returns the shared servers, and starts them at the first call.
 func sharedNATS(t testing.TB) *natstest.Servers {
 	t.Helper()
 	shared.Lock()
@@ -81,7 +81,7 @@ func sharedNATS(t testing.TB) *natstest.Servers {
 	return sharedIn
 }
 
-// stopShared ends them.
+// stopShared ends the shared servers.
 func stopShared() {
 	shared.Lock()
 	defer shared.Unlock()
@@ -90,8 +90,7 @@ func stopShared() {
 	}
 }
 
-// kill kills a server of the engine, with SIGKILL if it is a process: the one that
-// matters most.
+// kill kills the server of the engine that leads most streams, with SIGKILL if it is a process.
 func (e *sharedEngine) kill(t *testing.T) (restart func()) {
 	t.Helper()
 	if e.redis != nil {
@@ -107,7 +106,7 @@ func (e *sharedEngine) kill(t *testing.T) (restart func()) {
 	}
 }
 
-// leader is the server that leads most of the streams.
+// leader returns the server that leads most of the streams.
 func (e *sharedEngine) leader(t *testing.T) int {
 	t.Helper()
 	js := e.jetstream(t)

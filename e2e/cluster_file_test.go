@@ -21,14 +21,14 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// fileEngine is a directory, for one node.
+// fileEngine is an engine for one node: files in a directory.
 func fileEngine(t *testing.T) *sharedEngine {
 	dir := t.TempDir()
 	return &sharedEngine{name: "file", url: func([]string) string { return "file:" + dir }}
 }
 
-// One node with its calls on disk is killed, and started again with the same
-// directory and port. (Failures 1, 2 and 7)
+// One node with its calls on disk is killed, and started again with the same directory and port. Retry-safe calls
+// run again, the outcome of others is unknown, and a call that had ended can be read. (Failures 1, 2 and 7)
 func TestFile(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, fileEngine(t), shape{nodes: 1})
@@ -56,7 +56,7 @@ func TestFile(t *testing.T) {
 	for _, q := range requests {
 		mcptest.Eventually(t, "the calls run", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
 	}
-	time.Sleep(300 * time.Millisecond) // they say something
+	time.Sleep(300 * time.Millisecond) // so that the calls send some progress
 	killed := time.Now()
 	n.kill()
 	mcptest.Check(t, n.start(n.address()))
@@ -87,11 +87,11 @@ func TestFile(t *testing.T) {
 	}
 }
 
-// One node with its calls on disk is told to stop, and started again with the same
-// directory and port, as in an update. Calls that end in time do; of those that take
-// longer, what is safe goes on after the restart, and of the other it is said that
-// nobody knows. What comes meanwhile is refused, with a time to come back: our client
-// does by itself, and the official one's session can be used again. (Failure 8)
+// One node with its calls on disk is told to stop, and started again with the same directory
+// and port, as in an update. Short calls end before it stops. Of longer calls, those that are
+// retry-safe run again after the restart, and the outcome of others is unknown. Calls that come
+// meanwhile are refused with a Retry-After: our client comes back by itself, and the official
+// client's session can be used again. (Failure 8)
 func TestFileTerminated(t *testing.T) {
 	testlong.Only(t, "its calls outlive a drain of 3 s")
 	t.Parallel()
@@ -136,7 +136,7 @@ func TestFileTerminated(t *testing.T) {
 		}
 		return resp.StatusCode != http.StatusOK
 	})
-	// But what harms nobody is answered, and who listens stays.
+	// But a request for a list, which is answered from memory, is served.
 	if status, said := status(t, idle, "POST", nil, `{"jsonrpc":"2.0","id":"l","method":"tools/list"}`); status != http.StatusOK {
 		t.Errorf("a list while the node was ending: %d: %s", status, said)
 	}
@@ -205,7 +205,7 @@ func piped(args []string) {
 	}
 }
 
-// newPipe begins a session on the other end.
+// newPipe starts piped as a process, and begins a session with it.
 func newPipe(t *testing.T, url, traces string) *mcptest.Process {
 	t.Helper()
 	p := mcptest.Piped(t, exec.Command(os.Args[0], "piped", url, traces))
@@ -215,9 +215,9 @@ func newPipe(t *testing.T, url, traces string) *mcptest.Process {
 	return p
 }
 
-// A stdio server is killed in the middle of calls. When it is there again it goes on
-// with those that are safe to run again, before anybody asks; its client takes them up
-// by their tokens, on its new connection (SEP-975), and hears how each has ended.
+// A stdio server is killed in the middle of calls. After its start it runs retry-safe calls
+// again at once. Its client resumes the calls by their tokens on a new connection (SEP-975),
+// and receives the end of each.
 func TestPipeKilled(t *testing.T) {
 	t.Parallel()
 	f := &fleet{t: t, traces: t.TempDir()}

@@ -19,39 +19,39 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// A fleet is some nodes on one engine, and a front.
+// A fleet is several nodes over one engine, and a front.
 type fleet struct {
 	t      *testing.T
 	nodes  []*node
 	front  *front
-	remote bool   // as its shape says
-	traces string // the directory where the tools leave theirs
+	remote bool   // as in its shape
+	traces string // the directory of the tools' traces
 }
 
-// shape says what a fleet is like.
+// A shape describes a fleet.
 type shape struct {
-	nodes   int  // 3
-	doors   int  // so many of the nodes, the first, are doors, and the others workers; 0: all are both
-	library bool // nodes are programs with the library in them, not holdfast serve
-	legacy  bool // the processes speak legacy revisions only
-	remote  bool // they stand in front of one server over HTTP, instead of one process for each session
-	late    int  // seconds that each process takes until it runs
-	wires   bool // between each node and each server of the engine
+	nodes   int  // 0: 3
+	doors   int  // the first nodes, as many as that, are doors, and the others workers; 0: all are both
+	library bool // nodes are programs that use the library, not holdfast serve
+	legacy  bool // the servers behind nodes speak legacy revisions only
+	remote  bool // all nodes use one upstream server over HTTP, instead of a process for each session
+	late    int  // seconds until the server process of a session answers
+	wires   bool // there is a proxy between each node and each server of the engine
 	flags   []string
-	// doorFlags are for doors, and count more than flags.
+	// doorFlags are more flags for doors. They override flags.
 	doorFlags []string
-	program   string // another holdfast than the one that is built
-	// programs are those of the nodes, if they differ; "": the one that is built.
+	program   string // a holdfast other than the one that this test builds
+	// programs are the programs of nodes, if they differ; "": the holdfast that this test builds.
 	programs []string
-	env      func(name string) []string // of a node's process, besides that of the test
-	place    func(i int) place          // where a node runs; nil: here
+	env      func(name string) []string // variables for a node's process, besides those of the test
+	place    func(i int) place          // where a node runs; nil: as a child process on loopback
 }
 
 // A place is where a node runs.
 type place struct {
-	before        []string // what starts its process there
+	before        []string // the command line that starts a process there
 	listen, admin string
-	store         string // how it reaches the engine
+	store         string // the URL of the engine from there
 }
 
 // newFleet starts nodes over an engine.
@@ -114,7 +114,7 @@ func newFleet(t *testing.T, e *sharedEngine, s shape) *fleet {
 	var all sync.WaitGroup
 	for _, n := range f.nodes {
 		all.Go(func() {
-			for range 5 { // a node gives up on an engine that does not answer for long: it is begun again, as by an orchestrator
+			for range 5 { // a node ends if the engine does not answer for long, and is started again, as by an orchestrator
 				if n.err = n.start(n.listen); n.err == nil || !strings.Contains(n.err.Error(), "is the engine running") {
 					return
 				}
@@ -137,7 +137,7 @@ func newFleet(t *testing.T, e *sharedEngine, s shape) *fleet {
 	return f
 }
 
-// stop ends the nodes, and says what they said if the test has failed.
+// stop ends the nodes, and logs their output if the test has failed.
 func (f *fleet) stop() {
 	var all sync.WaitGroup
 	for _, n := range f.nodes {
@@ -155,7 +155,7 @@ func (f *fleet) stop() {
 	}
 }
 
-// runs is how often the call with that id has begun to run, on any node.
+// runs returns how often the call with that id has begun to run, on any node.
 func (f *fleet) runs(id string) int {
 	data, err := os.ReadFile(filepath.Join(f.traces, id))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -172,13 +172,13 @@ func (f *fleet) wantRuns(id string, least, most int) {
 	}
 }
 
-// A node is one of a fleet: one process after another.
+// A node is a member of a fleet. It is one process at a time, each after the end of the one before.
 type node struct {
 	t       *testing.T
 	name    string
 	command []string
-	before  []string // what starts it where it runs
-	listen  string   // where it listens at first
+	before  []string // as in its place
+	listen  string   // the address of its first process
 	env     []string
 	wires   []*clustertest.Proxy // to its engine
 	log     mcptest.Log
@@ -207,7 +207,7 @@ func (n *node) start(listen string) error {
 	return nil
 }
 
-// now returns the process that was started last; nil: none was.
+// now returns the process that was started last, or nil.
 func (n *node) now() *program {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -216,12 +216,12 @@ func (n *node) now() *program {
 
 func (n *node) address() string { return n.now().Addr }
 
-// url is where the node itself is reached.
+// url returns the URL of the node itself, without the front.
 func (n *node) url() string { return "http://" + n.address() + "/mcp" }
 
 // signal sends the process a signal.
 func (n *node) signal(s os.Signal) {
-	_ = n.now().cmd.Process.Signal(s) // or it has ended
+	_ = n.now().cmd.Process.Signal(s) // an error says that the process has ended
 }
 
 // kill ends the process with SIGKILL, and waits until it is gone.
@@ -239,14 +239,13 @@ func (n *node) restart() {
 	}
 }
 
-// terminate tells the process to stop, and returns how it has ended: nil for exit
-// code 0.
+// terminate tells the process to stop, and returns the error of its exit: nil for exit code 0.
 func (n *node) terminate(atMost time.Duration) error {
 	n.signal(syscall.SIGTERM)
 	return n.now().wait(n.t, atMost)
 }
 
-// end ends the process if there is one, whatever its state.
+// end ends the process if there is one, also if it is stopped.
 func (n *node) end() {
 	if n.now() != nil {
 		n.signal(syscall.SIGCONT)
@@ -254,7 +253,7 @@ func (n *node) end() {
 	}
 }
 
-// ready is what /readyz says, 0: nothing.
+// ready returns the status of /readyz, or 0 without an answer.
 func (n *node) ready() int {
 	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := client.Get("http://" + n.now().admin + "/readyz")
@@ -265,7 +264,7 @@ func (n *node) ready() int {
 	return resp.StatusCode
 }
 
-// callID makes ids of calls that no other has.
+// callID returns an id for a call that no other call has.
 func callID(t *testing.T, parts ...any) string {
 	name := strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
@@ -276,7 +275,7 @@ func callID(t *testing.T, parts ...any) string {
 	return strings.ReplaceAll(name+"-"+fmt.Sprint(parts...), " ", "-")
 }
 
-// alive says whether the node's process runs.
+// alive reports whether the node's process runs.
 func (n *node) alive() bool {
 	select {
 	case <-n.now().ended:
@@ -286,7 +285,7 @@ func (n *node) alive() bool {
 	}
 }
 
-// prefer is where a client goes that sticks to the first of some nodes that lives.
+// prefer returns the URL of the first node that lives, for a client.
 func prefer(nodes ...*node) func() string {
 	return func() string {
 		for _, n := range nodes {
@@ -298,8 +297,8 @@ func prefer(nodes ...*node) func() string {
 	}
 }
 
-// client begins a session with the node that at says, and goes where then says from
-// then on.
+// client begins a session at the URL that at returns. The client sends later requests to the
+// URL that then returns.
 func (f *fleet) client(at, then func() string) *specClient {
 	f.t.Helper()
 	r := mcptest.Must(newSpecClient(f.t.Context(), at, ""))(f.t)
@@ -308,5 +307,5 @@ func (f *fleet) client(at, then func() string) *specClient {
 	return r
 }
 
-// balanced is through the front.
+// balanced returns the URL of the front.
 func (f *fleet) balanced() string { return f.front.URL }

@@ -24,7 +24,7 @@ import (
 
 const safeTool = `{"jsonrpc":"2.0","id":"light","method":"tools/call","params":{"name":"look","arguments":{"id":"light","steps":0,"ms":1}}}`
 
-// refused checks that what would begin is refused, in words, before it runs.
+// refused checks that a new call and a new session are refused with a 503 that says "full", and that the call has not run.
 func (f *fleet) refused(r *specClient, q request) {
 	f.t.Helper()
 	began := time.Now()
@@ -39,9 +39,9 @@ func (f *fleet) refused(r *specClient, q request) {
 	}
 }
 
-// JetStream has no room but for what runs: new calls are refused, in words, before
-// they run, and what runs ends as it should. It has no room at all: what runs is told
-// that nobody knows. There is room again: all goes on.
+// While JetStream has room only for calls that run, new calls are refused with the reason
+// before they run, and running calls end as they should. When it has no room at all, the
+// outcome of a running call is unknown. When there is room again, all sessions go on.
 func TestClusterFull(t *testing.T) {
 	testlong.Only(t, "it fills a store")
 	t.Parallel()
@@ -65,7 +65,7 @@ func TestClusterFull(t *testing.T) {
 			code, _ := status(t, other, "POST", nil, request{tool: "work", args: workArgs{ID: callID(t, "try")}}.body(other.ids.Add(1)))
 			return code == http.StatusServiceUnavailable
 		})
-		time.Sleep(2 * time.Second) // all nodes know it
+		time.Sleep(2 * time.Second) // until all nodes know that the engine is full
 		at := other.session
 		f.refused(other, request{tool: "work", args: workArgs{ID: callID(t, "refused"), Steps: 1, MS: 10}})
 		other.session = at
@@ -82,7 +82,7 @@ func TestClusterFull(t *testing.T) {
 			s := after.call(bounded(t, 10*time.Second), q)
 			return s.check(q) == nil && s.over() && !s.unknown()
 		})
-		long = request{tool: "work", args: workArgs{ID: callID(t, "longer"), Steps: 600, MS: 60_000}} // and would run on
+		long = request{tool: "work", args: workArgs{ID: callID(t, "longer"), Steps: 600, MS: 60_000}} // it would run for a minute
 		go func() { told <- running.call(ctx, long) }()
 		mcptest.Eventually(t, "the call runs", 20*time.Second, func() bool { return f.runs(long.args.ID) == 1 })
 		for size := 256 << 10; size > 0; size /= 8 {
@@ -103,7 +103,7 @@ func TestClusterFull(t *testing.T) {
 	})
 }
 
-// jetstream is a client of the engine's own.
+// jetstream returns a client of the test for the engine.
 func (e *sharedEngine) jetstream(t *testing.T) jetstream.JetStream {
 	t.Helper()
 	url, _, _ := strings.Cut(e.url(e.addrs), "?")
@@ -112,7 +112,7 @@ func (e *sharedEngine) jetstream(t *testing.T) jetstream.JetStream {
 	return mcptest.Must(jetstream.New(nc))(t)
 }
 
-// fill writes messages of a size until there are so many bytes, or no room for more.
+// fill writes messages of a size, until most bytes are written or there is no room for more.
 func (e *sharedEngine) fill(t *testing.T, js jetstream.JetStream, subject string, size, most int) {
 	t.Helper()
 	full := false
@@ -128,8 +128,8 @@ func (e *sharedEngine) fill(t *testing.T, js jetstream.JetStream, subject string
 	}
 }
 
-// patiently asks JetStream for something, and asks again where no answer comes: it may
-// be lost while servers elect a leader.
+// patiently makes a request to JetStream, and repeats it after an error: the request may be
+// lost while servers elect a leader.
 func patiently(t *testing.T, what string, do func(context.Context) error) {
 	t.Helper()
 	var err error
@@ -144,7 +144,7 @@ func patiently(t *testing.T, what string, do func(context.Context) error) {
 	t.Fatalf("%s: %v", what, err)
 }
 
-// empty drops what was filled in.
+// empty removes the messages that fill has written.
 func (e *sharedEngine) empty(t *testing.T, js jetstream.JetStream, name string) {
 	t.Helper()
 	patiently(t, "emptying", func(ctx context.Context) error {
@@ -158,10 +158,9 @@ func (e *sharedEngine) empty(t *testing.T, js jetstream.JetStream, name string) 
 
 var mountsToo = flag.Bool("cluster.root", false, "run tests that need to be root: they mount file systems, and make networks")
 
-// The disk under a node fills up, though its own limit leaves room: because of others.
-// New calls are refused before it is full, and what runs goes on. When it is full, what
-// runs is told that nobody knows, the node says that it is not ready, and goes on by itself
-// once there is room.
+// Other files fill up the disk under a node, though the node's own limit leaves room. New calls
+// are refused before the disk is full, and running calls go on. When it is full, a running call
+// ends, the node says that it is not ready, and serves again by itself once there is room.
 func TestFileDiskFull(t *testing.T) {
 	if !*mountsToo {
 		t.Skip("it mounts a file system: -cluster.root runs it, as root")
@@ -203,7 +202,7 @@ func TestFileDiskFull(t *testing.T) {
 		}
 	}
 	fill(20 << 20)
-	time.Sleep(3 * time.Second) // it is looked at every second
+	time.Sleep(3 * time.Second) // the node looks at the disk every second
 	at := other.session
 	f.refused(other, request{tool: "work", args: workArgs{ID: callID(t, "refused"), Steps: 1, MS: 10}})
 	other.session = at
@@ -234,5 +233,5 @@ func TestFileDiskFull(t *testing.T) {
 		s := r.call(bounded(t, 8*time.Second), q)
 		return s.check(q) == nil && s.over() && !s.unknown()
 	}
-	mcptest.Eventually(t, "it goes on by itself", 100*time.Second, works) // 2 s were seen, and each call may take 8
+	mcptest.Eventually(t, "it goes on by itself", 100*time.Second, works) // it took 2 s, but each try may take 8 s
 }

@@ -15,13 +15,13 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// An impatient host knows no tasks, and gives up a request after a time.
+// An impatient is a host that does not know tasks, and gives up a request after a time.
 type impatient struct {
 	mcptest.Client
-	patience time.Duration // 0: as long as the test has
+	patience time.Duration // 0: no limit but the test's
 }
 
-// handedOff is what it is told of a call.
+// handedOff is the answer to a call that was handed off, or to holdfast_wait.
 type handedOff struct {
 	Result struct {
 		Content []struct{ Text string }
@@ -56,7 +56,7 @@ func (h *impatient) begin(t *testing.T, ctx context.Context, url string) {
 	mcptest.Check(t, h.open(ctx, url))
 }
 
-// open is begin, with an error.
+// open is begin that returns an error.
 func (h *impatient) open(ctx context.Context, url string) error {
 	_, err := h.at(ctx, url, "initialize", `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"impatient","version":"1"}}`)
 	if err == nil {
@@ -86,7 +86,7 @@ func (h *impatient) wait(ctx context.Context, url, handle string) (is handedOff,
 	return h.waitAt(ctx, func() string { return url }, fmt.Sprintf(`{"handle":%q}`, handle))
 }
 
-// waitAt is wait, each time at a node that is chosen anew, and with arguments.
+// waitAt is wait with the arguments of holdfast_wait, and with a URL that is chosen anew for each request.
 func (h *impatient) waitAt(ctx context.Context, url func() string, arguments string) (is handedOff, err error) {
 	for {
 		is, err = h.at(ctx, url(), "tools/call", fmt.Sprintf(`{"name":"holdfast_wait","arguments":%s}`, arguments))
@@ -102,7 +102,7 @@ func (h *impatient) waitAt(ctx context.Context, url func() string, arguments str
 	}
 }
 
-// A node is killed after calls were handed off there. Another tells their results.
+// A node is killed after calls were handed off there. The other nodes return the results of these calls.
 func TestClusterHandOff(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
@@ -139,8 +139,8 @@ func TestClusterHandOff(t *testing.T) {
 	})
 }
 
-// Nodes are killed, one after the other, under calls that were handed off: each has an end, and
-// runs once.
+// Nodes are killed, one after the other, while they run calls that were handed off: each call
+// has an end, and runs at most once.
 func TestClusterHandOffKills(t *testing.T) {
 	testlong.Only(t, "120 calls that are handed off, under kills, on each engine")
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
@@ -153,7 +153,7 @@ func TestClusterHandOffKills(t *testing.T) {
 			q := request{tool: "work", args: workArgs{ID: callID(t, i), Steps: 4, MS: 600 + rand.N(1800)}}
 			at := rand.N(len(f.nodes))
 			handle, err := host.call(ctx, f.nodes[at].url(), q)
-			if err != nil { // its host has no handle, and sees that
+			if err != nil { // the host got an error instead of a handle
 				refused.Add(1)
 				f.wantRuns(q.args.ID, 0, 1)
 				return
@@ -179,7 +179,7 @@ func TestClusterHandOffKills(t *testing.T) {
 		var all sync.WaitGroup
 		for range hosts {
 			all.Go(func() {
-				var host, second impatient // with sessions of their own
+				var host, second impatient // each with its own session
 				for _, h := range []*impatient{&host, &second} {
 					h.patience = 20 * time.Second
 					for h.open(ctx, f.nodes[rand.N(len(f.nodes))].url()) != nil && ctx.Err() == nil {
@@ -202,7 +202,7 @@ func TestClusterHandOffKills(t *testing.T) {
 	})
 }
 
-// A silent call takes longer than its host waits: the result arrives.
+// A call without progress takes longer than its host waits: the host gets the result.
 func TestHandOffImpatient(t *testing.T) {
 	testlong.Only(t, "a call of 9 s, through a host that gives up after 6 s")
 	t.Parallel()

@@ -13,8 +13,8 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// TestClusterInitialize has nodes stand still, and wake, while they have the initialize of official clients, whose
-// servers take a while to start: at a door, and at the nodes themselves. Each client gets its answer, and its session
+// TestClusterInitialize stops a node and continues it while it waits for servers that start slowly, to answer the
+// initialize of official clients: at a door, and at the node itself. Each client gets its answer, and its session
 // works.
 func TestClusterInitialize(t *testing.T) {
 	testlong.Only(t, "nodes are missed, and wake, after seconds")
@@ -41,9 +41,9 @@ func TestClusterInitialize(t *testing.T) {
 					})
 				}
 				mcptest.Eventually(t, "a client waits", time.Minute, func() bool { return stopped.sessions() > 0 })
-				time.Sleep(200 * time.Millisecond) // for a stream, by now
+				time.Sleep(200 * time.Millisecond) // by now the client waits for a stream
 				stopped.signal(syscall.SIGSTOP)
-				time.Sleep(4 * time.Second) // the other has taken the sessions over
+				time.Sleep(4 * time.Second) // until another node has taken the sessions over
 				stopped.signal(syscall.SIGCONT)
 				all.Wait()
 			})

@@ -12,7 +12,7 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// An inputReply is how a request is answered whose tool asks its client.
+// An inputReply is the answer to a request for a tool that asks its client.
 type inputReply struct {
 	Status int
 	Result struct {
@@ -33,14 +33,14 @@ type replyError struct {
 
 func (e *replyError) String() string { return fmt.Sprint(e.Code, " ", e.Message) }
 
-// An inputCall is a request of a user, of revision 2026-07-28, whose tool asks.
+// An inputCall is a user's request of revision 2026-07-28, for a tool that asks its client.
 type inputCall struct {
 	user, tool, id string
 	tasks          bool
 }
 
-// at makes the request at a node, or goes on with it: with its state, and an answer for each
-// question of the reply before.
+// at makes the request at a node, or continues it: with its state, and an answer for each
+// question in asked, from the reply before.
 func (c inputCall) at(ctx context.Context, url, state string, asked map[string]json.RawMessage) (r inputReply, err error) {
 	params := fmt.Sprintf(`"name":%q,"arguments":{"id":%q,"steps":0,"ms":0}`, c.tool, c.id)
 	if state != "" {
@@ -54,7 +54,7 @@ func (c inputCall) at(ctx context.Context, url, state string, asked map[string]j
 	return c.post(ctx, url, "tools/call", params)
 }
 
-// post makes any request of the same client.
+// post makes another request of the same client.
 func (c inputCall) post(ctx context.Context, url, method, params string) (r inputReply, err error) {
 	extensions := ""
 	if c.tasks {
@@ -71,7 +71,7 @@ func askModern(ctx context.Context, url, method, params string, header ...string
 	return r, err
 }
 
-// asks begins the call at a node, and checks that it asks.
+// asks begins the call at a node, and checks that the reply has questions.
 func (c inputCall) asks(ctx context.Context, t *testing.T, n *node) inputReply {
 	t.Helper()
 	r, err := c.at(ctx, n.url(), "", nil)
@@ -81,9 +81,9 @@ func (c inputCall) asks(ctx context.Context, t *testing.T, n *node) inputReply {
 	return r
 }
 
-// TestClusterInput has calls wait for their clients' input, and goes on with them at other nodes,
-// also after their own was killed: a call continues, is asked again, or its outcome is
-// unknown; no tool runs twice that must not.
+// TestClusterInput has calls wait for their clients' input, and continues them at other nodes,
+// also after their own node was killed: a call continues, its client is asked again, or its
+// outcome is unknown. A tool that is not retry-safe does not run twice.
 func TestClusterInput(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
@@ -108,7 +108,7 @@ func TestClusterInput(t *testing.T) {
 		}
 		f.wantRuns(lost.id, 1, 1)
 		r, err = safe.at(ctx, f.nodes[2].url(), safeAsked.Result.RequestState, safeAsked.Result.InputRequests)
-		for round := 0; err == nil && r.Result.ResultType == "input_required" && round < 3; round++ { // it is asked again
+		for round := 0; err == nil && r.Result.ResultType == "input_required" && round < 3; round++ { // the client is asked again
 			r, err = safe.at(ctx, other.url(), r.Result.RequestState, r.Result.InputRequests)
 		}
 		if err != nil || r.Result.ResultType != "complete" || r.Result.Content[0].Text != "Ada" {
@@ -118,8 +118,8 @@ func TestClusterInput(t *testing.T) {
 	})
 }
 
-// TestClusterForged has clients come to any node with what was not given to them: nothing comes
-// of it, and nobody is told why.
+// TestClusterForged sends forged states and task ids to all nodes, and those of other users:
+// each gets an error that does not say why, and no tool runs for it.
 func TestClusterForged(t *testing.T) {
 	testlong.Only(t, "it makes some hundred requests")
 	t.Parallel()
@@ -159,7 +159,7 @@ func TestClusterForged(t *testing.T) {
 		if r, err := c.at(ctx, f.nodes[1].url(), state, questions); err != nil || r.Result.ResultType != "complete" {
 			t.Errorf("after all that: %v, %+v", err, r)
 		}
-		for _, n := range f.nodes { // it is good once
+		for _, n := range f.nodes { // a state is valid once
 			if r, err := c.at(ctx, n.url(), state, questions); err != nil || r.Error == nil || r.Error.Code != -32602 {
 				t.Errorf("replayed at node %s: %v, %+v", n.name, err, r)
 			}
@@ -197,7 +197,7 @@ func TestClusterForged(t *testing.T) {
 	})
 }
 
-// TestClusterInputExpired has a client answer after the time for that is over.
+// TestClusterInputExpired has a client answer after the call has waited for longer than --max-wait.
 func TestClusterInputExpired(t *testing.T) {
 	testlong.Only(t, "it waits for what expires")
 	t.Parallel()
@@ -206,7 +206,7 @@ func TestClusterInputExpired(t *testing.T) {
 		ctx := bounded(t, 2*time.Minute)
 		c := inputCall{user: "ada", tool: "ask", id: callID(t, "expired")}
 		asked := c.asks(ctx, t, f.nodes[0])
-		time.Sleep(3 * time.Second) // a second is the unit
+		time.Sleep(3 * time.Second) // the time is in seconds
 		for _, n := range f.nodes {
 			if r, err := c.at(ctx, n.url(), asked.Result.RequestState, asked.Result.InputRequests); err != nil || r.Error == nil || r.Error.Code != -32602 {
 				t.Errorf("at node %s: %v, %+v", n.name, err, r)
@@ -216,7 +216,7 @@ func TestClusterInputExpired(t *testing.T) {
 	})
 }
 
-// swapped returns a text with another letter at a place.
+// swapped returns text with another letter at index at.
 func swapped(text string, at int) string {
 	other := byte('a')
 	if text[at] == other {

@@ -41,13 +41,13 @@ func (c *legacyTasks) ask(url, method, params string) (said legacyTaskSaid, err 
 	return said, err
 }
 
-// must is ask for what has to be answered.
+// must is ask for requests that must be answered.
 func (c *legacyTasks) must(url, method, params string) legacyTaskSaid {
 	c.t.Helper()
 	return mcptest.Must(c.ask(url, method, params))(c.t)
 }
 
-// A node is killed that runs tasks of revision 2025-11-25. Others tell their status and results.
+// A node that runs tasks of revision 2025-11-25 is killed. The other nodes return the tasks' status and results.
 func TestClusterLegacyTasks(t *testing.T) {
 	testlong.Only(t, "three nodes")
 	t.Parallel()
@@ -57,7 +57,7 @@ func TestClusterLegacyTasks(t *testing.T) {
 		owner, other := f.nodes[0], f.nodes[1]
 		c.must(owner.url(), "initialize", `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"tasks","version":"1"}}`)
 		c.must(owner.url(), "notifications/initialized", "")
-		c.must(owner.url(), "tools/list", `{}`) // so that it is known which tool is safe
+		c.must(owner.url(), "tools/list", `{}`) // so that the node knows which tool is retry-safe
 		begin := func(tool, id string, ms int) (string, workArgs) {
 			args := workArgs{ID: callID(t, id), Steps: 10, MS: ms}
 			text, _ := json.Marshal(args)

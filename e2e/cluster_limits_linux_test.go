@@ -16,8 +16,8 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// A client that begins calls at two nodes at a time, as many as it can, has one rate, within the bound
-// of docs/limits.md. Another client is not touched, and a call that runs is resumed meanwhile.
+// A client that begins as many calls as it can at two nodes at the same time has one rate, within the bound of
+// docs/limits.md. Another client is not limited by it, and a running call can be resumed meanwhile.
 func TestClusterLimits(t *testing.T) {
 	t.Parallel()
 	testlong.Only(t, "it counts for some seconds")
@@ -28,7 +28,7 @@ func TestClusterLimits(t *testing.T) {
 		one, other := &limitedClient{t: t, from: "127.0.0.1"}, &limitedClient{t: t, from: "127.0.0.2"}
 		sessions := []string{one.begin(ctx, f.nodes[0]), one.begin(ctx, f.nodes[1])}
 		apart := other.begin(ctx, f.nodes[1])
-		// A call that goes on, of which the client has seen the first event.
+		// A call that runs on after its client has read the first event.
 		call := one.send(ctx, http.MethodPost, f.nodes[0], sessions[0], "", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"work","arguments":{"id":"resumed","steps":0,"ms":1000}}}`)
 		line := make([]byte, 200)
 		n := mcptest.Must(call.Body.Read(line))(t)
@@ -73,7 +73,7 @@ func TestClusterLimits(t *testing.T) {
 		}
 		all.Wait()
 		took := time.Since(start).Seconds()
-		// The machine may be slow: what is told every 250 ms may come a second late.
+		// Nodes tell each other their counts every 250 ms. On a slow machine these may come a second late.
 		most := burst + rate*took + burst + rate*1.25
 		t.Logf("%s: %d calls began in %.1f s, and %d were refused", e.name, began.Load(), took, refused.Load())
 		calls := float64(began.Load())
@@ -83,7 +83,7 @@ func TestClusterLimits(t *testing.T) {
 	})
 }
 
-// A limitedClient is one that has an address.
+// A limitedClient is a client with its own IP address.
 type limitedClient struct {
 	t    *testing.T
 	from string
@@ -102,14 +102,14 @@ func (c *limitedClient) send(ctx context.Context, method string, n *node, sessio
 	return res
 }
 
-// begin begins a session at a node. Its response is read to the end: a session whose client left before
-// that ends.
+// begin begins a session at a node. It reads the response to the end: if a client leaves before that,
+// its session ends.
 func (c *limitedClient) begin(ctx context.Context, n *node) (session string) {
 	c.t.Helper()
 	for _, body := range []string{mcptest.Initialize("2025-11-25", "{}"), mcptest.Initialized} {
 		for {
 			r, err := mcptest.Read(c.send(ctx, http.MethodPost, n, session, "", body), nil) //nolint:bodyclose // Read closes it
-			if r.Status == http.StatusServiceUnavailable && ctx.Err() == nil {              // the machine is busy
+			if r.Status == http.StatusServiceUnavailable && ctx.Err() == nil {              // on a busy machine
 				time.Sleep(time.Second)
 				continue
 			}

@@ -14,8 +14,8 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// Failure 1: a node is killed, and with it the sessions that are idle there. They go
-// on at the next. A session that never was is 404, whatever is asked of it.
+// Failure 1: a node with idle sessions is killed. The sessions go on at the other nodes. Any
+// request in a session that never was is answered with 404.
 func TestClusterIdle(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
@@ -48,7 +48,7 @@ func TestClusterIdle(t *testing.T) {
 				}
 			}
 		}
-		// DELETE ends a session wherever it is.
+		// DELETE at any node ends a session, wherever its owner is.
 		if status, said := status(t, used, "DELETE", nil, ""); status/100 != 2 {
 			t.Errorf("DELETE: %d: %s", status, said)
 		}
@@ -61,14 +61,14 @@ func TestClusterIdle(t *testing.T) {
 	})
 }
 
-// bounded is a test's context that ends earlier.
+// bounded returns the test's context with a timeout.
 func bounded(t *testing.T, after time.Duration) context.Context {
 	ctx, stop := context.WithTimeout(t.Context(), after)
 	t.Cleanup(stop)
 	return ctx
 }
 
-// status is how a request is answered.
+// status makes a request, and returns the status and, unless it is 200, the body of the answer.
 func status(t *testing.T, r *specClient, method string, header map[string]string, body string) (int, string) {
 	t.Helper()
 	resp, err := r.send(bounded(t, time.Minute), method, header, body)
@@ -87,9 +87,9 @@ func status(t *testing.T, r *specClient, method string, header map[string]string
 	return resp.StatusCode, string(said)
 }
 
-// Failure 2: a node is killed in the middle of calls. Their clients, connected to it
-// or to another node, get exactly one end of each, soon: the result, if the tool is
-// safe to run again, else the word that nobody knows.
+// Failure 2: a node is killed in the middle of calls. Their clients, connected to it or to
+// another node, soon get exactly one end of each: the result, if the tool is retry-safe, else
+// the error "outcome unknown".
 func TestClusterMidCall(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
@@ -105,9 +105,8 @@ func TestClusterMidCall(t *testing.T) {
 	})
 }
 
-// killInCalls has clients make calls at a node, some of them by way of the others,
-// and kills it. It returns how long it took for those that were not run again to be
-// told.
+// killInCalls has clients make calls at a node, some of them through the others, and kills it.
+// For the calls that were not run again it returns the times from the kill to the error.
 func (f *fleet) killInCalls(owner *node, others []*node, clients int) []time.Duration {
 	t := f.t
 	t.Helper()
@@ -119,10 +118,10 @@ func (f *fleet) killInCalls(owner *node, others []*node, clients int) []time.Dur
 	for i := range clients {
 		at := prefer(slices.Concat([]*node{owner}, others)...)
 		if i%4 >= 2 {
-			at = fixed(others[i%2].url()) // it does not notice
+			at = fixed(others[i%2].url()) // this client keeps its connection
 		}
 		r := f.client(fixed(owner.url()), at)
-		if f.remote { // a busy machine has not read the list of a server far away when a node is killed
+		if f.remote { // else a node on a busy machine may not yet have read the upstream's list when it is killed
 			if code, said := status(t, r, "POST", nil, `{"jsonrpc":"2.0","id":"tools","method":"tools/list"}`); code != http.StatusOK {
 				t.Fatalf("tools/list: %d %s", code, said)
 			}
@@ -137,7 +136,7 @@ func (f *fleet) killInCalls(owner *node, others []*node, clients int) []time.Dur
 	for _, q := range requests {
 		mcptest.Eventually(t, "the calls run", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
 	}
-	time.Sleep(300 * time.Millisecond) // they say something
+	time.Sleep(300 * time.Millisecond) // so that the calls send some progress
 	killed := time.Now()
 	owner.kill()
 	all.Wait()
@@ -152,7 +151,7 @@ func (f *fleet) killInCalls(owner *node, others []*node, clients int) []time.Dur
 			if s.unknown() {
 				t.Errorf("call %d was not run again, though it is safe: received %q", i, s.received)
 			}
-			if killed.Sub(begun) < 2*time.Second { // else the machine is slow, and it may have ended before
+			if killed.Sub(begun) < 2*time.Second { // else the machine is slow, and the call may have ended before the kill
 				f.wantRuns(q.args.ID, 2, 2)
 			}
 			continue
@@ -166,9 +165,9 @@ func (f *fleet) killInCalls(owner *node, others []*node, clients int) []time.Dur
 	return took
 }
 
-// wantSoon says how long take-overs took. What is asked for is a median of 1 s and
-// 3 s at the most, on a machine that does nothing else, which bench measures; here it
-// is that nobody waits for a timeout of the client's, or for ever.
+// wantSoon logs how long take-overs took. The target is a median of 1 s and 3 s at the most on
+// an idle machine, which bench measures. Here it checks only that no client waits for its own
+// timeout, or for ever.
 func wantSoon(t *testing.T, what string, took []time.Duration) {
 	t.Helper()
 	if len(took) == 0 {
@@ -183,8 +182,8 @@ func wantSoon(t *testing.T, what string, took []time.Duration) {
 	}
 }
 
-// Failure 5: a connection to one node is half-open when its client comes back at
-// another. The newest reader gets the call at once.
+// Failure 5: a connection to one node is half-open when its client comes back at another node.
+// The newest reader gets the call.
 func TestClusterGhost(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
@@ -211,8 +210,8 @@ func TestClusterGhost(t *testing.T) {
 	})
 }
 
-// supersede has a client read a call at one node while another connection of it to
-// another node is open: that one is closed.
+// supersede has a client read a call at one node while it has an older connection for the call
+// at another node: the older connection is closed.
 func (f *fleet) supersede() {
 	t := f.t
 	t.Helper()
@@ -227,7 +226,7 @@ func (f *fleet) supersede() {
 			t.Error(err)
 			return
 		}
-		_, _ = io.Copy(io.Discard, resp.Body) // an end or a cut
+		_, _ = io.Copy(io.Discard, resp.Body) // until the end, or a cut
 		resp.Body.Close()
 		closed <- time.Now()
 	}()
@@ -248,9 +247,9 @@ func (f *fleet) supersede() {
 	f.wantRuns(q.args.ID, 1, 1)
 }
 
-// Failure 7: the response to a call is lost, and its client asks again at another
-// node, with the key of the first time: while the owner lives, and after it was
-// killed. The tool runs once.
+// Failure 7: the response to a call is lost, and its client sends the call again at another
+// node, with the same idempotency key: while the owner lives, and after it was killed. The tool
+// runs once.
 func TestClusterAskedAgain(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
@@ -276,7 +275,7 @@ func TestClusterAskedAgain(t *testing.T) {
 			t.Errorf("another request under the key: %d: %s", status, said)
 		}
 
-		// Cut off in the middle.
+		// The client loses its connection in the middle of a call.
 		cut := request{tool: "work", key: `"cut"`, args: workArgs{ID: callID(t, "cut"), Steps: 100, MS: 20_000}}
 		r.at = fixed(a.url())
 		ctx, stop := context.WithCancel(t.Context())

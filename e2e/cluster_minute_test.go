@@ -13,7 +13,7 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// How hard TestClusterKills tries. The minute that is asked for is
+// The size of TestClusterKills. For a full minute:
 //
 //	go test ./e2e -run TestClusterKills -cluster.for 1m -cluster.clients 200 -cluster.call 5s
 var (
@@ -23,14 +23,14 @@ var (
 	killCall    = flag.Duration("cluster.call", 1500*time.Millisecond, "with calls of up to that long")
 )
 
-// score is what became of many calls.
+// A score counts how calls have ended.
 type score struct {
 	mu                               sync.Mutex
 	calls, answered, unknown, unsure int
-	again                            int // runs of safe tools beyond the first
+	again                            int // runs of retry-safe tools beyond the first
 	gaps                             []time.Duration
 	wrong                            []string
-	whys                             map[string]int // of those who were unsure
+	whys                             map[string]int // the errors of unsure calls
 }
 
 // A caller makes calls.
@@ -38,9 +38,9 @@ type caller interface {
 	call(ctx context.Context, q request) *callRecord
 }
 
-// TestClusterKills kills a random node every second, with SIGKILL, under many
-// clients of three kinds. No call is lost, no message is doubled, no tool runs twice
-// that is not safe to, and no client is left waiting.
+// TestClusterKills kills a random node every second, with SIGKILL, while many clients of three
+// kinds make calls. No call is lost, no message comes twice, no client waits for ever, and only
+// retry-safe tools run twice.
 func TestClusterKills(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
@@ -58,8 +58,7 @@ func TestClusterKills(t *testing.T) {
 	})
 }
 
-// callers begins sessions: a third with our client, the others as the specification
-// says, with idempotency keys and without.
+// callers begins sessions: a third with our client, the others with a specClient.
 func (f *fleet) callers(n int) []caller {
 	callers := make([]caller, n)
 	var begun sync.WaitGroup
@@ -76,7 +75,7 @@ func (f *fleet) callers(n int) []caller {
 	return callers
 }
 
-// killing kills and restarts nodes for a time, and returns how many it killed.
+// killing kills and restarts random nodes for a time, and returns the number of kills.
 func (f *fleet) killing(long, every time.Duration) int {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -90,8 +89,8 @@ func (f *fleet) killing(long, every time.Duration) int {
 	return kills
 }
 
-// killEach kills and restarts nodes, one after the other and one each time, until stop is called. That
-// returns how many it killed.
+// killEach kills and restarts the nodes in turn, one each time, until stop is called. stop returns the
+// number of kills.
 func (f *fleet) killEach(every time.Duration) (stop func() int) {
 	over, kills := make(chan struct{}), 0
 	var killing sync.WaitGroup
@@ -114,24 +113,24 @@ func (f *fleet) killEach(every time.Duration) (stop func() int) {
 	}
 }
 
-// calling is clients that make one call after the other.
+// A calling is a number of clients that make one call after the other.
 type calling struct {
-	more  context.Context // done when no call is to begin any more
+	more  context.Context // done when no new call may begin
 	stop  func()
-	limit context.Context // done when all should have ended
+	limit context.Context // done when all calls should have ended
 	hang  func()
 	all   sync.WaitGroup
 	tempo tempo
 }
 
-// A tempo is how clients make calls: each takes up to a time, and says something as
-// often; after it its client rests for up to as long.
+// A tempo says how clients make calls: each call takes up to call, and sends progress every
+// step; then its client rests for up to rest.
 type tempo struct {
 	call, step, rest time.Duration
-	unsafe           bool // all calls are of a tool that must not be repeated, and have keys
+	unsafe           bool // all calls have keys and are for a tool that is not retry-safe
 }
 
-// calling has clients make calls, one right after the other if there is no tempo.
+// calling has clients make calls, without rest if there is no tempo.
 func (f *fleet) calling(callers []caller, sum *score, at ...tempo) *calling {
 	c := &calling{tempo: append(at, tempo{call: *killCall, step: 100 * time.Millisecond})[0]}
 	c.more, c.stop = context.WithCancel(f.t.Context())
@@ -143,9 +142,9 @@ func (f *fleet) calling(callers []caller, sum *score, at ...tempo) *calling {
 	return c
 }
 
-// end lets the clients end the calls that they are in. That nodes die may keep a call
-// that is run again from ending for long; but now that they don't any more, what needs
-// much longer than it takes has been forgotten.
+// end waits until the clients' last calls have ended. While nodes die, a call that is run again
+// may take long; as they do not die any more, a call that takes a minute longer than it should
+// has been forgotten.
 func (c *calling) end() {
 	c.stop()
 	timer := time.AfterFunc(c.tempo.call+time.Minute, c.hang)

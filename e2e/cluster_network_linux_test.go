@@ -15,10 +15,10 @@ import (
 
 var networkFor = flag.Duration("cluster.network", 10*time.Second, "how long TestClusterNetwork has packets vanish")
 
-// silence is how long a client bears it that nothing comes, not even a keep-alive.
+// silence is how long a client waits without receiving a byte, not even a keep-alive.
 const silence = 20 * time.Second
 
-// A lan has each node in a network namespace of its own, with a link to this one.
+// A lan is a network with a namespace for each node, and a link from each to the test's namespace.
 type lan struct {
 	t    *testing.T
 	name string
@@ -31,13 +31,13 @@ func sh(t *testing.T, line string) {
 	}
 }
 
-// newLAN makes n namespaces: 10.99.I.1 is this end of the link to 10.99.I.2.
+// newLAN makes n namespaces: 10.99.I.1 is the test's end of the link to 10.99.I.2.
 func newLAN(t *testing.T, n int) *lan {
 	t.Helper()
 	l := &lan{t: t, name: fmt.Sprintf("hf%d", time.Now().UnixNano()%10_000)}
 	t.Cleanup(func() {
 		for i := range n {
-			_ = exec.Command("ip", "netns", "del", l.ns(i)).Run() // and the link with it
+			_ = exec.Command("ip", "netns", "del", l.ns(i)).Run() // this deletes the link too
 		}
 	})
 	for i := range n {
@@ -50,8 +50,8 @@ func newLAN(t *testing.T, n int) *lan {
 
 func (l *lan) ns(i int) string { return fmt.Sprintf("%sn%d", l.name, i) }
 
-// drop has what a node exchanges with some ports of this end vanish (or with all but
-// those), both ways, for a time. Nobody is told: no connection ends.
+// drop drops packets between a node and some ports of this end (or all other ports), both ways,
+// for a time. Neither end gets an error, and no connection ends.
 func (l *lan) drop(node int, ports string, but bool, long time.Duration) {
 	l.t.Helper()
 	not := ""
@@ -68,9 +68,9 @@ R`, l.ns(node), not, ports))
 	sh(l.t, "ip netns exec "+l.ns(node)+" nft delete table inet cut")
 }
 
-// Packets vanish between one node and the engine, and then between one node and its
-// clients: in network namespaces, by nftables. No call is lost or doubled; who is
-// connected to the node hears of it, or goes elsewhere.
+// Packets vanish between one node and the engine, and then between one node and its clients: in
+// network namespaces, by nftables. No call is lost or run twice; a client of the node comes
+// back to it, or goes to another node.
 func TestClusterNetwork(t *testing.T) {
 	if !*mountsToo {
 		t.Skip("it makes networks: -cluster.root runs it, as root")
@@ -107,7 +107,7 @@ func TestClusterNetwork(t *testing.T) {
 				}
 			}
 			calling := f.calling(callers, sum)
-			// Of the node's own clients, one comes back to it and one goes elsewhere.
+			// Of the node's own clients, one comes back to it and one goes to another node.
 			var all sync.WaitGroup
 			own := make([]*callRecord, 2)
 			requests := make([]request, len(own))

@@ -14,10 +14,10 @@ import (
 	"holdfast"
 )
 
-// A officialClient is an official client over some transport, as a client of a fleet.
+// An officialClient is an official client over some transport, as a client of a fleet.
 type officialClient struct {
 	*mcp.ClientSession
-	asked chan struct{} // sent to when the user is asked, who answers then
+	asked chan struct{} // receives a value when the user is asked; the user answers then
 
 	mu       sync.Mutex
 	received map[any][]string // progress, by token
@@ -44,7 +44,7 @@ func (f *fleet) officialClient(transport mcp.Transport) *officialClient {
 		},
 	})
 	session, err := client.Connect(bounded(f.t, time.Minute), transport,
-		&mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"}) // without sessions the end of a connection is the end of its call
+		&mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"}) // in a revision without sessions a call would end with its connection
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func (f *fleet) officialClient(transport mcp.Transport) *officialClient {
 		closed := make(chan struct{})
 		go func() {
 			defer close(closed)
-			_ = session.Close() // its node may be gone
+			_ = session.Close() // its node may be lost
 		}()
 		select {
 		case <-closed:
@@ -64,12 +64,12 @@ func (f *fleet) officialClient(transport mcp.Transport) *officialClient {
 	return v
 }
 
-// ours is our own transport, through the front.
+// ours returns our own transport, through the front.
 func (f *fleet) ours() mcp.Transport {
 	return holdfast.NewClientTransport(f.front.URL, nil)
 }
 
-// call makes a call, and tells of it as a specClient does.
+// call makes a call, and returns a record as a specClient does.
 func (v *officialClient) call(ctx context.Context, q request) *callRecord {
 	s := &callRecord{}
 	params := &mcp.CallToolParams{Name: q.tool, Arguments: q.args}
@@ -97,7 +97,7 @@ func (v *officialClient) call(ctx context.Context, q request) *callRecord {
 		}
 		said = "result " + text.Text
 	}
-	// The SDK may hand out the answer before the progress that came before it.
+	// The SDK may return the answer before it handles progress that arrived earlier.
 	last := fmt.Sprintf("progress %d", q.args.Steps)
 	for range 200 {
 		v.mu.Lock()

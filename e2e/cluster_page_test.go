@@ -17,7 +17,7 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// A pageView is what the tests look at of what a live page is sent.
+// A pageView has the members that the tests read of a view that is sent to a live page.
 type pageView struct {
 	At       int64      `json:"at"`
 	Node     string     `json:"node"`
@@ -58,7 +58,7 @@ type pageCall struct {
 	Ended int64  `json:"ended"`
 }
 
-// ofTool returns the call of a tool; there is one at the most.
+// ofTool returns the call of a tool. There is at most one.
 func (v *pageView) ofTool(tool string) (c pageCall) {
 	for _, one := range v.Calls {
 		if one.Tool == tool {
@@ -68,20 +68,20 @@ func (v *pageView) ofTool(tool string) (c pageCall) {
 	return c
 }
 
-// A livePage is a page that is open, with the life of a call.
+// A livePage is a page that is open, possibly with the life of one call.
 type livePage struct {
 	t *testing.T
 
 	mu     sync.Mutex
 	last   pageView
-	steps  map[string][]string // of a call, by its key: each state that it was shown in, and where
-	tools  map[string]string   // by the key
+	steps  map[string][]string // by a call's key, the states in which it was shown, each with the node
+	tools  map[string]string   // the tool, by a call's key
 	killed string              // the node that was killed
-	when   int64               // that is
-	all    int                 // views
+	when   int64               // the time of the kill
+	all    int                 // number of views
 }
 
-// openPage opens the page of a node. It checks all that comes.
+// openPage opens the page of a node. The page checks each view.
 func openPage(t *testing.T, n *node, chosen string) *livePage {
 	t.Helper()
 	p := &livePage{t: t, steps: make(map[string][]string), tools: make(map[string]string)}
@@ -104,7 +104,7 @@ func openPage(t *testing.T, n *node, chosen string) *livePage {
 	return p
 }
 
-// take checks one view: it must be true whatever happens meanwhile.
+// take checks one view: it must be true at any time.
 func (p *livePage) take(data []byte) {
 	var v pageView
 	if err := json.Unmarshal(data, &v); err != nil {
@@ -133,7 +133,7 @@ func (p *livePage) take(data []byte) {
 		if c.State == "" && v.At-c.Heard > 2_500 {
 			p.t.Errorf("shown as running, known %d ms ago: %+v", v.At-c.Heard, c)
 		}
-		// What it said last may be on its way for a moment yet.
+		// The last messages of the killed node may still arrive for a moment.
 		if c.State == "" && c.Node == p.killed && (c.Heard > p.when+2_000 || v.At > p.when+6_000) {
 			p.t.Errorf("%d ms after it was killed a node is shown as if it ran a call: %+v", v.At-p.when, c)
 		}
@@ -144,7 +144,7 @@ func isOutcome(step string) bool {
 	return strings.HasPrefix(step, "result") || strings.HasPrefix(step, "error") || strings.HasPrefix(step, "outcome") || strings.HasPrefix(step, "tool") || strings.HasPrefix(step, "cancelled")
 }
 
-// until waits for a view.
+// until waits for a view that is ok, and returns it.
 func (p *livePage) until(what string, ok func(v *pageView) bool) pageView {
 	p.t.Helper()
 	var v pageView
@@ -157,7 +157,7 @@ func (p *livePage) until(what string, ok func(v *pageView) bool) pageView {
 	return v
 }
 
-// stepsOf returns in what states the call of a tool was shown, silence left out: that is how long it takes.
+// stepsOf returns the states in which the call of a tool was shown, without node_silent: whether that state is shown depends on the time.
 func (p *livePage) stepsOf(tool string) []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -169,9 +169,9 @@ func (p *livePage) stepsOf(tool string) []string {
 	return nil
 }
 
-// TestPageChaos has a page open at a door while the worker is killed that runs two calls: the page shows
-// what is true throughout. One call is safe, and goes on at the other worker; of the other nobody knows
-// the outcome.
+// TestPageChaos has a page open at a door while the worker that runs two calls is killed: each view of
+// the page is true. One call is retry-safe, and runs again at the other worker; the outcome of the other
+// is unknown.
 func TestPageChaos(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
@@ -229,7 +229,7 @@ func TestPageChaos(t *testing.T) {
 		if names[heir] == nil || heir == owner {
 			t.Errorf("it went on at %q, was at %q", heir, owner)
 		}
-		// What lasts for less than the page takes to be sent need not be seen.
+		// A state that lasts for less than the time between views may be missing.
 		wantSteps(t, page.stepsOf("look"), "runs at "+owner, "node_lost at "+owner, "runs at "+heir, "result at "+heir)
 		wantSteps(t, page.stepsOf("work"), "runs at "+owner, "node_lost at "+owner, "runs at "+heir, "outcome_unknown at "+heir)
 		got := life.until("the life is shown to its end", func(v *pageView) bool {
@@ -242,7 +242,7 @@ func TestPageChaos(t *testing.T) {
 			t.Errorf("connections: %+v", got.Bars)
 		}
 		for i := 1; i < len(got.Ticks); i++ {
-			// What the lost node said last may not have been told.
+			// The last ticks of the lost node may be missing.
 			if d := got.Ticks[i].Seq - got.Ticks[i-1].Seq; d != 1 && (d < 1 || len(got.Moves) == 0 || got.Ticks[i].Seq > got.Moves[0].First) {
 				t.Errorf("ticks: %+v", got.Ticks)
 				break
@@ -252,7 +252,7 @@ func TestPageChaos(t *testing.T) {
 	})
 }
 
-// wantSteps checks that steps are some of those wanted, in their order, with the first and the last.
+// wantSteps checks that steps are some of want in the same order, with the first and the last of want.
 func wantSteps(t *testing.T, steps []string, want ...string) {
 	t.Helper()
 	at := 0

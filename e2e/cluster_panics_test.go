@@ -15,8 +15,8 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// panicFile is in the directory of the traces while the servers of library nodes can't
-// be got: the function that returns them panics.
+// panicFile is a file in the directory of traces. While it exists, the function that returns
+// the server of a library node panics.
 const panicFile = "panic"
 
 func brittleServer(traces string, work *mcp.Server) func(*http.Request) *mcp.Server {
@@ -28,10 +28,9 @@ func brittleServer(traces string, work *mcp.Server) func(*http.Request) *mcp.Ser
 	}
 }
 
-// Failure 17: a node is killed in the middle of calls that are safe to run again, and
-// the code of the user that is called for that panics at the node which takes them over.
-// Their clients are told that nobody knows; no other node is lost for it, and all other
-// clients are served.
+// Failure 17: a node is killed in the middle of retry-safe calls, and the user's function that
+// returns a server panics at the node which takes them over. The outcome of these calls is
+// unknown; no other node is lost, and all other clients are served.
 func TestClusterPanics(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
@@ -51,7 +50,7 @@ func TestClusterPanics(t *testing.T) {
 			at := []*node{b, c}[i%2]
 			r := f.client(fixed(a.url()), fixed(at.url()))
 			if code, said := status(t, r, "POST", nil, `{"jsonrpc":"2.0","id":"tools","method":"tools/list"}`); code != http.StatusOK {
-				t.Fatalf("tools/list: %d %s", code, said) // or a slow machine may not know yet that the tool is safe
+				t.Fatalf("tools/list: %d %s", code, said) // else a node on a slow machine may not yet know that the tool is retry-safe
 			}
 			q := request{tool: "look", args: workArgs{ID: callID(t, i), Steps: 0, MS: 60_000}}
 			requests = append(requests, q)

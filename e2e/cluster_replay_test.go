@@ -18,9 +18,9 @@ import (
 
 var everyByte = flag.Int("cluster.stride", 29, "TestClusterReplay cuts a call's response after every so many bytes; 1: after each")
 
-// Failure 4: the response to a call is cut at any byte, and so is what follows it, as
-// FIN, as RST and half-open, while the call ends. Its client goes on at another node
-// each time, and hears everything once and in order.
+// Failure 4: the response to a call and each resumed stream are cut at any byte, by FIN, by RST
+// and half-open, also while the call ends. The client resumes at another node each time, and
+// receives every message once and in order.
 func TestClusterReplay(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
@@ -31,14 +31,14 @@ func TestClusterReplay(t *testing.T) {
 			places = append(places, behind(t, n.url(), 0, func(string) Cut {
 				i := int(cuts.Add(1))
 				if i%3 == 0 {
-					return Cut{} // so that there is an end
+					return Cut{} // so that the call's end arrives some time
 				}
 				return Cut{Bytes: 1 + i**everyByte%1400, Body: true, Reset: i%2 == 0, HalfOpen: i%5 == 0}
 			}))
 		}
 		calls := 1400 / *everyByte
 		var all sync.WaitGroup
-		for k := range 3 { // sessions, one of each node
+		for k := range 3 { // a session at each node
 			s := f.client(fixed(f.nodes[k].url()), nil)
 			for i := range calls / 3 {
 				r := &specClient{session: s.session, http: s.http}
@@ -60,8 +60,7 @@ func TestClusterReplay(t *testing.T) {
 	})
 }
 
-// What a client library makes of it: the owner is killed while it waits, and its tool
-// may be run again.
+// A node is killed while client libraries wait for retry-safe calls: they receive the results.
 func TestClusterLibraries(t *testing.T) {
 	testlong.Only(t, "its calls take seconds; TestClusterMidCall kills their owner too")
 	t.Parallel()
@@ -94,21 +93,21 @@ func TestClusterLibraries(t *testing.T) {
 			}
 			return true
 		})
-		time.Sleep(500 * time.Millisecond) // they say something
+		time.Sleep(500 * time.Millisecond) // so that the calls send some progress
 		f.nodes[0].kill()
 		all.Wait()
 	})
 }
 
-// A tool asks its client something, and the client answers at another node than the
-// one where the call is. If the owner is killed before that, the call has ended, and
-// the answer is not taken for another's.
+// A tool asks its client, and the client answers at another node than the owner. If the owner
+// is killed before the answer, the call ends, and the answer is not taken for the answer to
+// another question.
 func TestClusterAsk(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
 		f := newFleet(t, e, shape{})
 		ask := func(id string) request { return request{tool: "ask", args: workArgs{ID: id}} }
-		v := f.officialClient(f.ours()) // every request of it goes to the next node
+		v := f.officialClient(f.ours()) // each of its requests goes to the next node
 		for i := range 4 {
 			go func() { <-v.asked }()
 			if s := v.call(bounded(t, time.Minute), ask(callID(t, i))); s.err != nil || s.last() != "result Ada" {
@@ -120,13 +119,13 @@ func TestClusterAsk(t *testing.T) {
 		ctx := bounded(t, time.Minute)
 		go func() { answered <- v.call(ctx, q) }()
 		mcptest.Eventually(t, "the call runs", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
-		// Whoever owns the session dies: kill them one after the other.
+		// Kill the nodes one after the other, so that the owner is killed too.
 		for _, n := range f.nodes[:2] {
 			n.kill()
 			n.restart()
 		}
 		f.nodes[2].kill()
-		// Now the user answers, and whatever else is asked.
+		// Now the user answers this question and all later ones.
 		go func() {
 			for {
 				select {
@@ -146,8 +145,7 @@ func TestClusterAsk(t *testing.T) {
 	})
 }
 
-// And the TypeScript clients: nodes are killed one after the other while calls run
-// that may be run again.
+// Nodes are killed one after the other while retry-safe calls of the TypeScript clients run.
 func TestClusterTypeScript(t *testing.T) {
 	npm(t, sdk1, sdk2)
 	t.Parallel()
@@ -166,7 +164,7 @@ func TestClusterTypeScript(t *testing.T) {
 				for end := time.Now().Add(20 * time.Second); !all() && time.Now().Before(end); {
 					time.Sleep(10 * time.Millisecond)
 				}
-				time.Sleep(time.Second) // so that all have received of them: a call without a key can't be asked for otherwise
+				time.Sleep(time.Second) // so that each client has received an event of its calls: without an event id or a key it could not resume
 				for _, n := range f.nodes {
 					time.Sleep(300 * time.Millisecond)
 					n.kill()

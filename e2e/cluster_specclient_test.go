@@ -17,21 +17,20 @@ import (
 	"holdfast/internal/sse"
 )
 
-// A specClient is a client of revision 2025-11-25 that does what the specification says
-// and no more: it comes back with Last-Event-ID, after as long as it was told. Each
-// of its requests goes where at says. It may make calls concurrently.
+// A specClient is a client of revision 2025-11-25 that follows the specification and does no
+// more: it resumes with Last-Event-ID, after the stream's retry time. Each of its requests goes
+// to the URL that at returns. It may make calls concurrently.
 type specClient struct {
 	at      func() string
 	user    string
 	session string
 	http    *http.Client
 	ids     atomic.Int64
-	// tries is how often in a row it asks without getting anything; 0: until its
-	// context ends.
+	// tries bounds the requests in a row that get no event; 0: no bound but the context.
 	tries int
 }
 
-// fixed is a place.
+// fixed returns a function that always returns url.
 func fixed(url string) func() string { return func() string { return url } }
 
 // newSpecClient begins a session.
@@ -42,7 +41,7 @@ func newSpecClient(ctx context.Context, at func() string, user string) (*specCli
 		if err == nil || ctx.Err() != nil {
 			return r, err
 		}
-		time.Sleep(50 * time.Millisecond) // a node is gone just now
+		time.Sleep(50 * time.Millisecond) // a node may be lost just now
 	}
 }
 
@@ -60,7 +59,7 @@ func (r *specClient) initialize(ctx context.Context) error {
 	return err
 }
 
-// send sends a request, wherever the specClient is now.
+// send sends a request to the URL that at returns.
 func (r *specClient) send(ctx context.Context, method string, header map[string]string, body string) (*http.Response, error) {
 	c := &mcptest.Client{URL: r.at(), Session: r.session, Revision: "2025-11-25", Header: []string{"User", r.user}, HTTP: r.http}
 	for name, value := range header {
@@ -71,15 +70,15 @@ func (r *specClient) send(ctx context.Context, method string, header map[string]
 
 func (r *specClient) close() { r.http.CloseIdleConnections() }
 
-// A callRecord is what a client has received of a call so far.
+// A callRecord holds the messages and event ids that a client has received of a call so far.
 type callRecord struct {
 	received []string // "progress N", "result TEXT", "error TEXT"
 	ended    time.Time
-	unsure   bool // it does not know whether the call was delivered, and can't ask
+	unsure   bool // the client does not know whether the call was delivered, and can't resume it
 	why      error
 	err      error
 	ids      map[string]bool
-	first    string // the first id that came
+	first    string // the first event id
 	lastID   string
 	link     string
 	retry    time.Duration
@@ -89,7 +88,7 @@ type callRecord struct {
 
 func (s *callRecord) over() bool { return !s.ended.IsZero() }
 
-// last is the last that was received.
+// last returns the last message that was received, or "".
 func (s *callRecord) last() string {
 	if len(s.received) == 0 {
 		return ""
@@ -97,14 +96,14 @@ func (s *callRecord) last() string {
 	return s.received[len(s.received)-1]
 }
 
-// unknown says whether the client was told that nobody knows.
+// unknown reports whether the call has ended with "outcome unknown".
 func (s *callRecord) unknown() bool { return strings.HasPrefix(s.last(), "error outcome unknown") }
 
 // A request is a tool's call.
 type request struct {
 	tool string
 	args workArgs
-	key  string // Idempotency-Key, for who asks again when nothing came
+	key  string // the Idempotency-Key, to send the call again if no event came
 }
 
 func (q request) body(id int64) string {
@@ -113,7 +112,7 @@ func (q request) body(id int64) string {
 		id, q.tool, args, id)
 }
 
-// call makes a call and stays with it until it has ended.
+// call makes a call, and resumes it until it has ended.
 func (r *specClient) call(ctx context.Context, q request) *callRecord {
 	s := &callRecord{ids: make(map[string]bool), retry: 50 * time.Millisecond}
 	r.stay(ctx, s, r.ids.Add(1), q)
@@ -161,14 +160,14 @@ func (r *specClient) stay(ctx context.Context, s *callRecord, id int64, q reques
 	}
 }
 
-// tail is the end of what was received.
+// tail returns the last messages of received.
 func tail(received []string) []string { return received[max(0, len(received)-10):] }
 
-// errRefused says that a request was refused before anything was done.
+// errRefused says that a request was refused before it had an effect.
 var errRefused = errors.New("refused")
 
-// take reads a response to its end, or its cut, and leaves it to be closed. The error says why the call is not
-// over, if it isn't.
+// take reads a response to its end, or to a cut. The caller closes it. If the call is not over, the error says
+// why.
 func (r *specClient) take(s *callRecord, id int64, resp *http.Response) error {
 	switch {
 	case resp.StatusCode == http.StatusOK:
@@ -229,14 +228,14 @@ func (s *callRecord) event(ev sse.Event, id int64) {
 	}
 }
 
-// A shortMessage is a message as tests look at it.
+// A shortMessage has the members of a message that tests read.
 type shortMessage struct {
 	ID     json.RawMessage
 	Method string
 	Params struct{ Progress float64 }
 	Result *toolResult
 	Error  *struct{ Message string }
-	text   string // "progress N", "result TEXT", "error TEXT", or the whole
+	text   string // "progress N", "result TEXT", "error TEXT", or the whole message
 }
 
 func inShort(data []byte) (m shortMessage, err error) {
@@ -273,15 +272,14 @@ func (s *callRecord) addMessage(data []byte, id int64) {
 	}
 }
 
-// check returns what is wrong with the record of a call: each message of it comes once and
-// in order. If it is safe it may have been run again, but its client does not hear that:
-// progress never goes back.
+// check returns an error unless each message of the call came once and in order. A retry-safe
+// call may have run again, but its client does not see that: progress never goes back.
 func (s *callRecord) check(q request) error {
 	if s.err != nil {
 		return s.err
 	}
 	if !s.over() {
-		return nil // it is unsure
+		return nil // the client is unsure
 	}
 	want := counted(0, q.args.Steps)
 	want[q.args.Steps] = "result did " + q.args.ID

@@ -11,9 +11,9 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// Failure 10: Bob knows all that Alice was told, and presents it to every node, before
-// and after the one that owns her session was killed. He is told that there is no such
-// thing, and not one byte of hers.
+// Failure 10: Bob knows all ids and tokens of Alice, and presents them to other nodes than the
+// owner of her session, before and after the owner was killed. Each time Bob gets an error as
+// for an unknown id, and nothing of Alice's call.
 func TestClusterStrangers(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
@@ -44,8 +44,8 @@ func TestClusterStrangers(t *testing.T) {
 	})
 }
 
-// token makes a call as a client that resumes requests (SEP-975), and returns the
-// token of it.
+// token makes a call as a client that resumes requests (SEP-975), and returns the call's resume
+// token.
 func (f *fleet) token(r *specClient, q request) string {
 	f.t.Helper()
 	other := &specClient{at: r.at, user: r.user, http: r.http}
@@ -69,7 +69,7 @@ func (f *fleet) token(r *specClient, q request) string {
 	return m.Params.ResumeToken
 }
 
-// intrude has Bob try everything at a node.
+// intrude has Bob try all ids and tokens of Alice at a node.
 func (f *fleet) intrude(n *node, session, eventID, link, token string, q request) {
 	t := f.t
 	t.Helper()
@@ -117,7 +117,7 @@ func (f *fleet) intrude(n *node, session, eventID, link, token string, q request
 			t.Errorf("Bob at %s with %s was told of Alice: %s", n.name, try.what, said)
 		}
 	}
-	// Her key is his own to him: the first time it is a new one.
+	// Bob's keys are apart from Alice's: her key begins a new call of his.
 	own := q
 	own.args.ID += "-bob"
 	if s := bob.call(bounded(t, time.Minute), own); s.check(own) != nil || s.unknown() {

@@ -17,7 +17,7 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// tasksMeta is what a client of revision 2026-07-28 says of itself that knows tasks.
+// tasksMeta is the _meta of a client of revision 2026-07-28 that knows tasks.
 const tasksMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",` +
 	`"io.modelcontextprotocol/clientInfo":{"name":"tasks","version":"1"},` +
 	`"io.modelcontextprotocol/clientCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}}`
@@ -40,8 +40,8 @@ func (s *taskState) ended() bool {
 	return s.Result.Status == "completed" || s.Result.Status == "failed" || s.Result.Status == "cancelled"
 }
 
-// askTask makes a request of a client that knows tasks. An error says that it is not
-// answered, or that it is to be asked again.
+// askTask makes a request of a client that knows tasks. An error says that there was no answer,
+// or that the client should try again.
 func askTask(ctx context.Context, url, method, params string) (s taskState, err error) {
 	r, err := (&mcptest.Client{URL: url}).Ask(ctx, method, `{`+params+`,`+tasksMeta+`}`, &s)
 	if err == nil && (r.Status >= 500 || r.Status == http.StatusTooManyRequests) {
@@ -83,7 +83,7 @@ func awaitTask(ctx context.Context, url func() string, id string) (s taskState, 
 	}
 }
 
-// A node is killed that runs tasks. Another tells their status and results.
+// A node that runs tasks is killed. The other nodes return the tasks' status and results.
 func TestClusterTasks(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
@@ -91,7 +91,7 @@ func TestClusterTasks(t *testing.T) {
 		ctx := bounded(t, 2*time.Minute)
 		owner, other := f.nodes[0], f.nodes[1]
 		begin := func(tool, id string, ms int) (string, request) {
-			for try := 0; ; try++ { // longer each time: a node that stands still does not see a short call become a task
+			for try := 0; ; try++ { // longer each time: if the node stalls, a short call ends before it becomes a task
 				q := request{tool: tool, args: workArgs{ID: callID(t, id, try), Steps: 10, MS: ms << try}}
 				task, err := beginTask(ctx, owner.url(), q)
 				if errors.Is(err, errNoTask) && try < 5 {
@@ -128,7 +128,7 @@ func TestClusterTasks(t *testing.T) {
 	})
 }
 
-// Nodes are killed, one after the other, under tasks: each ends, once.
+// Nodes are killed, one after the other, while they run tasks: each task ends, and a tool that is not retry-safe runs once.
 func TestClusterTaskKills(t *testing.T) {
 	testlong.Only(t, "1,000 tasks, under kills")
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
@@ -144,7 +144,7 @@ func TestClusterTaskKills(t *testing.T) {
 				q.tool = "look"
 			}
 			id, err := beginTask(ctx, any(), q)
-			if err != nil { // its client was told that it has no task
+			if err != nil { // the client got an error instead of a task
 				refused.Add(1)
 				return
 			}

@@ -17,10 +17,10 @@ import (
 
 var engineAway = flag.Duration("cluster.away", 3*time.Second, "how long the engine is away in TestClusterTrouble; FAILURES asks for 10s")
 
-// A trouble is something that befalls nodes or their engine.
+// A trouble is a failure of nodes or of their engine.
 type trouble struct {
 	name  string
-	only  string // the engine that it is for; "": any
+	only  string // the engine to which it can happen; "": any
 	cause func(t *testing.T, f *fleet, e *sharedEngine)
 }
 
@@ -52,10 +52,10 @@ var troubles = []trouble{
 	}},
 }
 
-// Failure 13: the engine restarts, and is away; nodes are cut off from it, or stand
-// still. Calls wait, or fail and say why; none is lost, none is doubled. (Between
-// nodes and engine are TCP proxies that let nothing through when they are cut; nodes
-// stand still by SIGSTOP.)
+// Failure 13: the engine restarts, or does not answer; nodes are cut off from it, or are
+// stopped. Calls wait, or fail with the reason; no call is lost or run twice. (Between nodes
+// and engine are TCP proxies that pass no byte when they are cut; nodes are stopped by
+// SIGSTOP.)
 func TestClusterTrouble(t *testing.T) {
 	testlong.Only(t, "it takes half a minute")
 	t.Parallel()
@@ -87,7 +87,7 @@ func (s *score) total() int {
 	return s.calls
 }
 
-// pause has all servers of the engine stand still.
+// pause stops all servers of the engine with SIGSTOP.
 func (e *sharedEngine) pause() {
 	if e.redis != nil {
 		e.redis.Pause()
@@ -98,7 +98,7 @@ func (e *sharedEngine) pause() {
 	}
 }
 
-// resume ends that.
+// resume continues the servers that pause has stopped.
 func (e *sharedEngine) resume() {
 	if e.redis != nil {
 		e.redis.Resume()
@@ -109,15 +109,15 @@ func (e *sharedEngine) resume() {
 	}
 }
 
-// shun has the front pass over a node, as if it could not be reached; "": none.
+// shun has the front pass over the node at addr, as if it could not be reached; "": no node.
 func (f *front) shun(addr string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.shunned = addr
 }
 
-// A paused owner that wakes, or one that was cut off from the engine, cannot write:
-// its call has ended for its clients, who hear of that once, wherever they are.
+// An owner that was stopped, or cut off from the engine, cannot write when it is back: its
+// calls have ended for their clients, each of which gets one end, at any node.
 func TestClusterFenced(t *testing.T) {
 	testlong.Only(t, "its nodes are away for 4 s, twice")
 	t.Parallel()
@@ -129,8 +129,8 @@ func TestClusterFenced(t *testing.T) {
 			},
 			"cut off": {(*node).deaden, (*node).heal},
 		} {
-			// One after the other: fleets on one engine are one cluster, and see each other's
-			// nodes freeze.
+			// One after the other: fleets on one engine are one cluster, and would notice each
+			// other's frozen nodes.
 			t.Run(name, func(t *testing.T) {
 				newFleet(t, e, shape{wires: true}).freeze(by.freeze, by.thaw)
 			})
@@ -171,7 +171,7 @@ func (f *fleet) freeze(freeze, thaw func(n *node)) {
 			t.Errorf("call %d at %s: %v, received %q", i, q.tool, err, s.received)
 			continue
 		}
-		if i%3 != 0 { // not of the owner's own clients
+		if i%3 != 0 { // only calls of clients that are connected to other nodes
 			took = append(took, s.ended.Sub(began))
 		}
 		if q.tool == "work" {
@@ -180,7 +180,7 @@ func (f *fleet) freeze(freeze, thaw func(n *node)) {
 	}
 	slices.Sort(took)
 	t.Logf("ended after %v", took)
-	// The session goes on, at the node that was away too.
+	// Clients can begin sessions at each node, also at the node that was away.
 	for i, n := range f.nodes {
 		r := f.client(fixed(n.url()), f.balanced)
 		q := request{tool: "work", args: workArgs{ID: callID(t, "after", i), Steps: 3, MS: 30}}
@@ -190,8 +190,8 @@ func (f *fleet) freeze(freeze, thaw func(n *node)) {
 	}
 }
 
-// The engine restarts without its data, as some are configured: sessions are gone, and
-// clients are told so at once; new ones can be made.
+// The engine restarts without its data, as some engines are configured: sessions are lost,
+// clients get a 404 soon, and can begin new sessions.
 func TestClusterDataLost(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {

@@ -16,8 +16,8 @@ import (
 )
 
 // Failure 2 where answers are plain JSON: a node is killed, stopped, or cut off from the
-// engine, in the middle of calls that another sent on to it. Tools run once, in a batch
-// too, and each request has one answer, as JSON: that nobody knows.
+// engine, in the middle of calls that another node has forwarded to it. Tools run once, in a
+// batch too, and each request has one answer, as JSON: "outcome unknown".
 func TestClusterTwice(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
@@ -56,7 +56,7 @@ func TestClusterTwice(t *testing.T) {
 		for i, way := range ways {
 			way.lose(f.nodes[i])
 		}
-		time.Sleep(6 * time.Second) // for so long they are gone
+		time.Sleep(6 * time.Second) // as long as the nodes are away
 		for i, way := range ways {
 			way.regain(f.nodes[i])
 		}
@@ -75,11 +75,11 @@ func TestClusterTwice(t *testing.T) {
 	})
 }
 
-// A plainPost is requests of a client of revision 2025-03-26, to be answered with JSON.
+// A plainPost is a POST of a client of revision 2025-03-26, with one call or a batch, that is answered with JSON.
 type plainPost struct {
-	mcptest.Client // whose session is at the owner
+	mcptest.Client // its session is at the owner
 	ids            []string
-	got            map[int]string // by the ids of the requests
+	got            map[int]string // the answers, by the ids of the requests
 	err            error
 }
 

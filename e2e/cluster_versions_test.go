@@ -19,8 +19,8 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// versionBefore is the commit whose build runs beside this one: the last with another
-// structure of the code.
+// versionBefore is the commit of the older build that runs beside this one: the last commit
+// before the code was restructured.
 const versionBefore = "c9c1f11"
 
 // buildBefore builds the program of versionBefore, from the history of this clone.
@@ -31,7 +31,7 @@ func buildBefore(t *testing.T) (program string) {
 	}
 	dir := t.TempDir()
 	archive := exec.Command("git", "archive", "--format=tar", versionBefore)
-	archive.Dir = ".." // all of it
+	archive.Dir = ".." // the whole repository
 	text := mcptest.Must(archive.Output())(t)
 	for files := tar.NewReader(bytes.NewReader(text)); ; {
 		head, err := files.Next()
@@ -64,9 +64,9 @@ func buildBefore(t *testing.T) (program string) {
 	return program
 }
 
-// TestClusterVersions has a node of the build before and one of this build serve the same
-// sessions, as while a new version is deployed. Each in turn has sessions that clients
-// use at the other one, and is lost, or leaves, with calls in flight.
+// TestClusterVersions has a node of versionBefore and a node of this build serve the same
+// sessions, as while a new version is deployed. Each in turn owns sessions that clients use at
+// the other node, and is killed, or drained, with calls in flight.
 func TestClusterVersions(t *testing.T) {
 	testlong.Only(t, "it takes half a minute")
 	t.Parallel()
@@ -92,10 +92,10 @@ func TestClusterVersions(t *testing.T) {
 type versions struct {
 	*fleet
 	owner, other *node
-	name         string // of what is tried
+	name         string // of the case
 }
 
-// begin begins a session at the owner, whose client goes to the other node from then on.
+// begin begins a session at the owner. The client sends its later requests to the other node.
 func (v *versions) begin() *specClient { return v.client(fixed(v.owner.url()), fixed(v.other.url())) }
 
 func (v *versions) request(tool, what string, ms int) request {
@@ -141,7 +141,7 @@ func (v *versions) resumed() {
 	}
 }
 
-// keyed makes a call again under its key, at the other node.
+// keyed makes a call, and makes it again with the same key at the other node.
 func (v *versions) keyed() {
 	r := v.begin()
 	q := v.request("work", "keyed", 50)
@@ -192,8 +192,8 @@ func (v *versions) deleted() {
 	}
 }
 
-// takenOver loses the owner in the middle of calls, or has it leave. What it has run
-// before is kept, what may run again does, and of the rest the client is told.
+// takenOver kills the owner in the middle of calls, or drains it. Calls that had ended are
+// kept, retry-safe calls run again, and each other call has an end.
 func (v *versions) takenOver(leaves bool) {
 	r, done := v.begin(), v.request("work", "before", 50)
 	ctx := bounded(v.t, 2*time.Minute)
@@ -204,12 +204,12 @@ func (v *versions) takenOver(leaves bool) {
 	records, ended := make([]*callRecord, len(tools)), make(chan int)
 	request := func(i int) request {
 		q := v.request(tools[i], fmt.Sprint("taken-over-", i), 4000)
-		q.key = q.args.ID // a light call that is cut has nothing else to be found by
+		q.key = q.args.ID // a light call that is cut can be found by its key only
 		return q
 	}
 	for i := range tools {
 		at := r
-		if i >= 2 { // a client that is connected to the owner, and goes to the other when it is gone
+		if i >= 2 { // a client that is connected to the owner, and goes to the other node when the owner is lost
 			at = v.client(fixed(v.owner.url()), prefer(v.owner, v.other))
 		}
 		go func() {
@@ -239,7 +239,7 @@ func (v *versions) takenOver(leaves bool) {
 			v.t.Errorf("%s may be run again, and was not: received %q", q.args.ID, s.received)
 		}
 	}
-	// What was kept is read at the other node.
+	// The call that had ended can be read at the other node.
 	again := &callRecord{ids: make(map[string]bool), retry: 50 * time.Millisecond}
 	if resp, err := r.send(ctx, "GET", map[string]string{"Last-Event-ID": before.first}, ""); err != nil {
 		v.t.Error(err)

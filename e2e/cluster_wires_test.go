@@ -19,12 +19,12 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// A front is a load balancer without a memory: each request goes to the next node,
-// over a connection of its own. A node that takes no connection is passed over; a
-// request that breaks is answered with 502, and not tried again.
+// A front is a load balancer without a memory: each request goes to the next node, over its own
+// connection. The front passes over a node that accepts no connection. A request that breaks is
+// answered with 502, and not tried again.
 type front struct {
 	URL    string
-	nodes  func() []string // their addresses
+	nodes  func() []string // returns the addresses of nodes
 	next   atomic.Uint64
 	server *http.Server
 
@@ -43,7 +43,7 @@ func newFront(t *testing.T, nodes func() []string) *front {
 		},
 		Transport:     own,
 		FlushInterval: -1,
-		ErrorLog:      log.New(io.Discard, "", 0), // nodes are killed
+		ErrorLog:      log.New(io.Discard, "", 0), // it would log each node that is killed
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
 			if errors.Is(err, errNobody) {
 				w.WriteHeader(http.StatusServiceUnavailable)
@@ -58,7 +58,7 @@ func newFront(t *testing.T, nodes func() []string) *front {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = f.server.Serve(l) // until it is closed
+		_ = f.server.Serve(l) // until f.server is closed
 	}()
 	t.Cleanup(func() {
 		_ = f.server.Close()
@@ -68,8 +68,8 @@ func newFront(t *testing.T, nodes func() []string) *front {
 	return f
 }
 
-// aborting cuts a client off where the proxy was cut off, without a word about it in
-// the test's output.
+// aborting closes the client's connection when the proxy's connection was cut, without a line
+// in the test's output.
 func aborting(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
@@ -88,7 +88,7 @@ func (f *front) dial(ctx context.Context, _, _ string) (c net.Conn, err error) {
 	nodes := slices.DeleteFunc(f.nodes(), func(addr string) bool { return addr == shunned })
 	first := f.next.Add(1)
 	for i := range nodes {
-		d := net.Dialer{Timeout: 2 * time.Second} // where packets vanish
+		d := net.Dialer{Timeout: 2 * time.Second} // packets may vanish
 		if c, err = d.DialContext(ctx, "tcp", nodes[(first+uint64(i))%uint64(len(nodes))]); err == nil {
 			return c, nil
 		}
@@ -96,18 +96,18 @@ func (f *front) dial(ctx context.Context, _, _ string) (c net.Conn, err error) {
 	return nil, errNobody
 }
 
-// errNobody says that a request went to no node.
+// errNobody says that no node accepted a connection for a request.
 var errNobody = errors.New("no node takes connections")
 
-// deaden has what a node and its engine say to each other held back, and tells neither: connections stay, and new ones are taken, as
-// in a network that drops packets.
+// deaden holds back all bytes between a node and its engine, without an error at either end: connections stay open, and new ones
+// are accepted, as in a network that drops packets.
 func (n *node) deaden() {
 	for _, w := range n.wires {
 		w.Cut(clustertest.Silent)
 	}
 }
 
-// heal ends that. Connections that were there in the meantime are reset, as most are that were silent for that long.
+// heal undoes deaden. It resets the connections, as happens to most connections that were silent for long.
 func (n *node) heal() {
 	for _, w := range n.wires {
 		w.Cut(clustertest.Reset)

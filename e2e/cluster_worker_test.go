@@ -23,8 +23,8 @@ import (
 	_ "holdfast/engine/redis"
 )
 
-// What stands behind the nodes of a cluster: an MCP server whose tools leave a
-// trace of each run, in files that all processes share.
+// The backend of a cluster's nodes is an MCP server with tools that leave a trace of each run,
+// in files that all processes share.
 
 type workArgs struct {
 	ID    string `json:"id"`
@@ -34,11 +34,11 @@ type workArgs struct {
 
 // workServer returns a server with the tools
 //
-//	work  reports progress so many times within so many milliseconds
-//	look  the same, and says that it is safe to call again
-//	ask   asks the user after so many milliseconds, and returns the answer
-//	inquire  the same, and says that it is safe to call again
-//	process  says which process it is
+//	work  reports progress in steps steps within ms milliseconds
+//	look  is work, annotated as retry-safe
+//	ask   asks the user after ms milliseconds, and returns the answer
+//	inquire  is ask, annotated as retry-safe
+//	process  returns the id of its process
 func workServer(traces string) *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "worker", Version: "1"}, nil)
 	work := func(ctx context.Context, req *mcp.CallToolRequest, a workArgs) (*mcp.CallToolResult, any, error) {
@@ -74,7 +74,7 @@ func workServer(traces string) *mcp.Server {
 	return server
 }
 
-// trace notes that a call has begun to run.
+// trace writes that a call has begun to run.
 func trace(dir, id string) error {
 	f, err := os.OpenFile(filepath.Join(dir, id), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -84,7 +84,7 @@ func trace(dir, id string) error {
 	return errors.Join(err, f.Close())
 }
 
-// pace reports progress from 1 to steps, spread over a time.
+// pace reports progress from 1 to steps, spread over the time over.
 func pace(ctx context.Context, req *mcp.CallToolRequest, steps int, over time.Duration) error {
 	for i := range steps {
 		select {
@@ -113,10 +113,9 @@ func pace(ctx context.Context, req *mcp.CallToolRequest, steps int, over time.Du
 	}
 }
 
-// libraryNode makes the test binary a node that is not holdfast serve but a
-// program with the library in it: its sessions cost no processes, and the header
-// User says who makes a request. It takes those flags of holdfast serve that the
-// tests use.
+// libraryNode makes the test binary a node that is not holdfast serve but a program that uses
+// the library: its sessions need no processes, and the header User names the principal of a
+// request. It has the flags of holdfast serve that the tests use.
 func libraryNode(args []string) {
 	fs := flag.NewFlagSet("node", flag.ExitOnError)
 	listen := fs.String("listen", "", "")
@@ -183,7 +182,7 @@ func serveLibrary(listen, admin, storeURL string, drain time.Duration, traces st
 	<-ctx.Done()
 	bounded, cancel := context.WithTimeout(context.Background(), drain)
 	defer cancel()
-	time.Sleep(min(drain/6, time.Second)) // until the balancer has noticed
+	time.Sleep(min(drain/6, time.Second)) // until the load balancer has noticed
 	go func() {
 		<-handler.Leaving()
 		_ = l.Close()
@@ -199,7 +198,7 @@ func serveLibrary(listen, admin, storeURL string, drain time.Duration, traces st
 	return store.Close()
 }
 
-// stats says how much is in use in this process, after a collection.
+// stats answers with the goroutines and heap bytes of this process, after a garbage collection.
 func stats(w http.ResponseWriter, _ *http.Request) {
 	runtime.GC()
 	runtime.GC()

@@ -16,11 +16,11 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// A model is one for Codex that needs no network: it speaks as much of the Responses
-// API as a turn takes in which one tool is called.
+// A model is a model for Codex that needs no network: it speaks the part of the Responses API
+// that is needed for a turn with one tool call.
 type model struct {
 	URL     string
-	outputs chan string // of the tools
+	outputs chan string // the results of tools
 }
 
 // newModel starts a model that calls a tool with arguments.
@@ -71,7 +71,7 @@ func newModel(t *testing.T, tool, arguments string) *model {
 	return m
 }
 
-// output returns what the model was told by the tool.
+// output returns the tool's result, as the model got it.
 func (m *model) output(t *testing.T) string {
 	t.Helper()
 	const within = time.Minute
@@ -91,8 +91,7 @@ type codex struct {
 	home string
 }
 
-// newCodex prepares Codex. server is what stands in its config.toml about the MCP
-// server.
+// newCodex prepares Codex. server is the text of its config.toml about the MCP server.
 func newCodex(t *testing.T, m *model, server string) *codex {
 	t.Helper()
 	c := &codex{t: t, bin: os.Getenv("HOLDFAST_CODEX"), home: t.TempDir()}
@@ -113,7 +112,7 @@ wire_api = "responses"
 	return c
 }
 
-// start begins a turn. It returns what kills Codex, and all that it started.
+// start begins a turn. It returns a function that kills Codex and its child processes.
 func (c *codex) start() (kill func()) {
 	c.t.Helper()
 	work := filepath.Join(c.home, "work")
@@ -124,7 +123,7 @@ func (c *codex) start() (kill func()) {
 	p := mcptest.Start(c.t, cmd)
 	kill = func() {
 		for _, child := range children(cmd.Process.Pid) {
-			_ = syscall.Kill(child, syscall.SIGKILL) // a group of its own
+			_ = syscall.Kill(child, syscall.SIGKILL) // the child may be in another process group
 		}
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		<-p.Ended
@@ -155,7 +154,7 @@ func TestCodex(t *testing.T) {
 				"cut": r.cut, "silent": r.silent, "offline": r.offline, "gives up": r.givesUp, "killed": r.killed,
 			} {
 				if name == "killed" && strings.HasPrefix(server(t, ""), "url") {
-					continue // nothing tells the server that Codex asks again
+					continue // the server can't know that Codex makes the same call again
 				}
 				t.Run(name, func(t *testing.T) {
 					t.Parallel()
@@ -166,7 +165,7 @@ func TestCodex(t *testing.T) {
 	}
 }
 
-// A codexRun is TestCodex with one way to reach a server.
+// A codexRun is the part of TestCodex for one way to reach a server.
 type codexRun struct {
 	server func(t *testing.T, url string) string
 }
@@ -181,7 +180,7 @@ func (r *codexRun) cut(t *testing.T) {
 	}
 }
 
-// silent has the connection of a call that says nothing cut once.
+// silent cuts the connection of a call once, before the call sends a message.
 func (r *codexRun) silent(t *testing.T) {
 	w, m := newWaiter(t), newModel(t, "pay", `{"amount":10}`)
 	first := true
@@ -197,7 +196,7 @@ func (r *codexRun) silent(t *testing.T) {
 	w.wantPaid(t, m.output(t))
 }
 
-// offline has the network away for 15 s in mid-call.
+// offline cuts the network off for 15 s in mid-call.
 func (r *codexRun) offline(t *testing.T) {
 	w, m := newWaiter(t), newModel(t, "pay", `{"amount":10}`)
 	u := mcptest.Must(url.Parse(w.URL))(t)
@@ -205,16 +204,16 @@ func (r *codexRun) offline(t *testing.T) {
 	t.Cleanup(proxy.Close)
 	newCodex(t, m, r.server(t, "http://"+proxy.Addr())).start()
 	mcptest.Eventually(t, "the call", time.Minute, func() bool { return w.ran() == 1 })
-	time.Sleep(3 * time.Second) // a silent call has its id by then
+	time.Sleep(3 * time.Second) // by then a silent call has an event id
 	proxy.Away(true, false)
 	time.Sleep(10 * time.Second)
-	w.end() // it ends meanwhile
+	w.end() // the call ends while the network is away
 	time.Sleep(5 * time.Second)
 	proxy.Away(false, false)
 	w.wantPaid(t, m.output(t))
 }
 
-// givesUp has Codex wait for a tool for a short time only: it is told so, and the tool.
+// givesUp has Codex wait for a tool for a short time only: the model gets an error, and the tool is cancelled.
 func (r *codexRun) givesUp(t *testing.T) {
 	w, m := newWaiter(t), newModel(t, "pay", `{"amount":10}`)
 	newCodex(t, m, r.server(t, w.URL)+"\ntool_timeout_sec = 2").start()
@@ -227,7 +226,7 @@ func (r *codexRun) givesUp(t *testing.T) {
 	}
 }
 
-// killed has Codex and the bridge killed in mid-call. Its model asks again, with
+// killed has Codex and the bridge killed in mid-call. Its model makes the call again, with
 // another call id and turn in _meta.
 func (r *codexRun) killed(t *testing.T) {
 	w, m := newWaiter(t), newModel(t, "pay", `{"amount":10}`)
@@ -240,7 +239,7 @@ func (r *codexRun) killed(t *testing.T) {
 	w.wantPaid(t, m.output(t))
 }
 
-// wantPaid checks what a host was told, and that the tool ran once.
+// wantPaid checks the result that a host got, and that the tool ran once.
 func (w *waiter) wantPaid(t *testing.T, told string) {
 	t.Helper()
 	if !strings.Contains(told, "10") || strings.Contains(strings.ToLower(told), "err") {

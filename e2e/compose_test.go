@@ -24,7 +24,7 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// A composition is what the tests need to know of compose.yaml.
+// A composition has the members of compose.yaml that the tests read.
 type composition struct {
 	Services map[string]struct {
 		Command     []string
@@ -35,7 +35,7 @@ type composition struct {
 	}
 }
 
-// A manifest is what they need to know of a Kubernetes manifest.
+// A manifest has the members of a Kubernetes manifest that the tests read.
 type manifest struct {
 	Kind string
 	Spec struct {
@@ -72,8 +72,8 @@ func readCompose(t *testing.T) (c composition) {
 	return c
 }
 
-// checkFlags checks a command line of serve: its flags exist, what is set by the environment is a
-// flag too, and what sends SIGTERM waits for longer than the node may take.
+// checkFlags checks a command line of serve: its flags exist, each variable HOLDFAST_* stands for
+// a flag, and the time between SIGTERM and SIGKILL is at least 10 s longer than --drain.
 func checkFlags(t *testing.T, where string, args, env []string, grace time.Duration) {
 	t.Helper()
 	said, err := exec.Command(built, "serve", "--help").Output()
@@ -113,7 +113,7 @@ func checkFlags(t *testing.T, where string, args, env []string, grace time.Durat
 	}
 }
 
-// Every flag in the files that start Holdfast is one that it has.
+// All flags in the shipped files that start Holdfast exist.
 func TestShippedFlags(t *testing.T) {
 	t.Parallel()
 	mcptest.Check(t, build())
@@ -225,8 +225,8 @@ func mapsWithin(part, whole map[string]string) bool {
 	return len(part) > 0
 }
 
-// TestCompose runs what compose.yaml does, without containers: a NATS server and three nodes with its
-// arguments. The node of a call is killed, and the call is resumed at another.
+// TestCompose runs the services of compose.yaml without containers: a NATS server and three nodes
+// with its arguments. The node of a call is killed, and the call is resumed at another node.
 func TestCompose(t *testing.T) {
 	testlong.Only(t, "it starts a store and three nodes, which drain at its end")
 	c := readCompose(t)
@@ -279,7 +279,7 @@ func TestCompose(t *testing.T) {
 	}
 }
 
-// What Grafana is given is what it looks for.
+// The shipped files for Grafana are where Grafana looks for them.
 func TestShippedGrafana(t *testing.T) {
 	t.Parallel()
 	var sources struct {

@@ -17,8 +17,8 @@ const (
 	memoryServer     = "node_modules/@modelcontextprotocol/server-memory/dist/index.js"
 )
 
-// merged serves three official servers from one file, each at its path and all as one. dir is
-// the directory of server-filesystem.
+// merged serves three official servers from one file, each at its own path and all merged into
+// one. dir is the directory of server-filesystem.
 func merged(t *testing.T) (p *program, dir string) {
 	t.Helper()
 	npms := npm(t, everything, filesystemServer, memoryServer)
@@ -45,8 +45,8 @@ func merged(t *testing.T) (p *program, dir string) {
 	return serve(t, "--config", file), dir
 }
 
-// The command lines of the Inspector, old and new, use three servers as one, and one of them at
-// its own path.
+// The command lines of the old and the new Inspector use three merged servers, and one of them
+// at its own path.
 func TestMergedInspector(t *testing.T) {
 	t.Parallel()
 	p, dir := merged(t)
@@ -86,7 +86,7 @@ func TestMergedInspector(t *testing.T) {
 	}
 }
 
-// Both TypeScript clients use three servers as one.
+// Both TypeScript clients use three merged servers.
 func TestMergedClients(t *testing.T) {
 	t.Parallel()
 	p, dir := merged(t)

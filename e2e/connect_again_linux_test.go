@@ -20,10 +20,10 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-func init() { modes["host"] = stdioHost } // which exists on Linux only
+func init() { modes["host"] = stdioHost } // this file is built on Linux only
 
-// stdioHost is a host of its own process: it runs a bridge, makes one call, and prints
-// what the bridge says. Its arguments are the call and the bridge's command line.
+// stdioHost makes the test binary a host: it runs a bridge, makes one call, and prints the
+// bridge's output. Its arguments are the call and the bridge's command line.
 func stdioHost(args []string) {
 	cmd := exec.Command(args[1], args[2:]...)
 	cmd.Stderr = os.Stderr
@@ -69,25 +69,25 @@ func startHost(t *testing.T, url, state, call string) *hostProcess {
 }
 
 func (h *hostProcess) kill(pid int) {
-	_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+	_ = syscall.Kill(pid, syscall.SIGKILL) // the process may have ended
 }
 
 func (h *hostProcess) killHost()   { h.kill(h.Cmd.Process.Pid) }
 func (h *hostProcess) killBridge() { h.kill(h.bridge) }
 
-// killBoth kills host and bridge at once.
+// killBoth kills host and bridge together.
 func (h *hostProcess) killBoth() {
 	h.kill(-h.Cmd.Process.Pid)
 	<-h.Ended
 }
 
-// A waiter is a server with a tool that reports progress, waits until it may end, and says how
-// often it was run.
+// A waiter is a server with a tool that reports progress and waits until it may end. The waiter
+// counts its runs.
 type waiter struct {
 	URL   string
 	ended chan struct{} // closed when the tool may end
-	end   func()        // closes it
-	// The tool was told that nobody wants its result.
+	end   func()        // closes ended
+	// The tool's call was cancelled.
 	cancelled atomic.Bool
 
 	mu   sync.Mutex
@@ -107,7 +107,7 @@ func newWaiter(t *testing.T) *waiter {
 		w.runs++
 		w.mu.Unlock()
 		if token := req.Params.GetProgressToken(); token != nil {
-			_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: 1}) // or the call ends without
+			_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: 1}) // if it fails, the call ends without progress
 		}
 		select {
 		case <-w.ended:
@@ -131,11 +131,9 @@ func pay(id int, amount, meta string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"_meta":%s,"name":"pay","arguments":{"amount":%s}}}`, id, meta, amount)
 }
 
-// Failure 15: a host is killed in mid-call, with its bridge, before it, or after it,
-// and asks again under another id, with another progress token and another _meta: the
-// tool runs once. Hosts put what is new in each request into _meta (Codex: callId and
-// the turn).
-// This is failure 15.
+// Failure 15: a host is killed in mid-call, with its bridge, before it, or after it, and makes
+// the call again with another id, another progress token and another _meta: the tool runs once.
+// Some hosts put values that differ in each request into _meta (Codex: callId and the turn).
 func TestConnectAskedAgain(t *testing.T) {
 	t.Parallel()
 	mcptest.Check(t, build())
@@ -167,8 +165,8 @@ func TestConnectAskedAgain(t *testing.T) {
 	}
 }
 
-// A host that makes two calls which differ only in their _meta wants two: only what is
-// asked again through another process may be the same.
+// If a host makes two calls through one process that differ only in their _meta, the tool runs
+// twice: only a call through a new process may be a repetition.
 func TestConnectAlike(t *testing.T) {
 	t.Parallel()
 	mcptest.Check(t, build())

@@ -17,7 +17,7 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// connectCommand is how a URL of the matrix is reached through holdfast connect, or nil.
+// connectCommand returns the command line that reaches a URL of the matrix through holdfast connect, or nil if the URL is another kind.
 func connectCommand(t *testing.T, url string) []string {
 	t.Helper()
 	url, ok := strings.CutPrefix(url, "connect:")
@@ -28,7 +28,7 @@ func connectCommand(t *testing.T, url string) []string {
 	return []string{built, "connect", "--state", t.TempDir(), "--log-level", "error", url}
 }
 
-// eraTransport is how the go-sdk's client reaches a URL of the matrix.
+// eraTransport returns the transport by which the go-sdk's client reaches a URL of the matrix.
 func eraTransport(t *testing.T, url, revision string) mcp.Transport {
 	t.Helper()
 	if command := connectCommand(t, url); command != nil {
@@ -44,7 +44,7 @@ func eraTransport(t *testing.T, url, revision string) mcp.Transport {
 	return &mcp.StreamableClientTransport{Endpoint: url}
 }
 
-// A reachedServer is one that clients reach through holdfast connect, and through NewClientTransport.
+// A reachedServer is a server that clients reach through holdfast connect, and through NewClientTransport.
 type reachedServer struct {
 	url    func(t *testing.T) string
 	legacy bool // it speaks no modern revision
@@ -73,7 +73,7 @@ func reachedServers() map[string]reachedServer {
 	}
 }
 
-// modernOnly stands in front of a server, and refuses what is not of revision 2026-07-28.
+// modernOnly starts a proxy to a server that refuses requests which are not of revision 2026-07-28.
 func modernOnly(t *testing.T, url string) string {
 	t.Helper()
 	to := mcptest.Must(neturl.Parse(url))(t)
@@ -90,8 +90,8 @@ func modernOnly(t *testing.T, url string) string {
 	}))
 }
 
-// TestConnectEras has the official clients, of both eras, use servers of both eras and of each of
-// them through holdfast connect.
+// TestConnectEras has the official clients of both eras use servers of one era or both, through
+// holdfast connect.
 func TestConnectEras(t *testing.T) {
 	t.Parallel()
 	for name, server := range reachedServers() {
@@ -103,12 +103,12 @@ func TestConnectEras(t *testing.T) {
 			for who, client := range eraClients() {
 				peer := server.peer
 				if name == "server-everything" && !isLegacy(who) {
-					// It asks for the roots of its own accord too, and that may belong to no call.
+					// The server also asks for the roots by itself, and that request may belong to no call.
 					peer.checks = maps.Clone(peer.checks)
 					delete(peer.checks, "roots")
 				}
 				if strings.Contains(who, "TypeScript") {
-					// On stdio they may lose a progress that comes together with the result.
+					// On stdio these clients may lose a progress notification that comes together with the result.
 					peer.checks = maps.Clone(peer.checks)
 					delete(peer.checks, "progress")
 				}
@@ -118,8 +118,8 @@ func TestConnectEras(t *testing.T) {
 	}
 }
 
-// TestLibraryEras has the go-sdk's client use them through NewClientTransport, in the eras that
-// the server speaks.
+// TestLibraryEras has the go-sdk's client use the same servers through NewClientTransport, in
+// the eras that each server speaks.
 func TestLibraryEras(t *testing.T) {
 	t.Parallel()
 	for name, server := range reachedServers() {

@@ -20,11 +20,10 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// TestConnectKilled kills "holdfast connect" with SIGKILL at any moment, again and
-// again, while a host makes a call, and makes the same call again after each
-// restart: the tool runs once, and the host gets its answer. A host that has the id of a
-// task asks for that.
-// This is failure 15.
+// TestConnectKilled kills "holdfast connect" with SIGKILL at any moment, again and again, while
+// a host makes a call, and makes the same call again after each restart: the tool runs once,
+// and the host gets its answer. A host that has the id of a task asks for the task instead.
+// (Failure 15)
 func TestConnectKilled(t *testing.T) {
 	t.Parallel()
 	for name, host := range killHosts {
@@ -41,7 +40,7 @@ func TestConnectKilled(t *testing.T) {
 func connectKilled(t *testing.T, host killHost) {
 	mcptest.Check(t, build())
 	var mu sync.Mutex
-	runs := make(map[int]int) // by the number of the call
+	runs := make(map[int]int) // runs of the tool, by the number of the call
 	server := mcp.NewServer(&mcp.Implementation{Name: "counts", Version: "1"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "work"}, func(_ context.Context, _ *mcp.CallToolRequest, args struct {
 		N int `json:"n"`
@@ -49,7 +48,7 @@ func connectKilled(t *testing.T, host killHost) {
 		mu.Lock()
 		runs[args.N]++
 		mu.Unlock()
-		time.Sleep(20 * time.Millisecond) // it is work
+		time.Sleep(20 * time.Millisecond) // the tool works for a while
 		return nil, args.N, nil
 	})
 	s := library(t, server, &holdfast.Options{
@@ -59,7 +58,7 @@ func connectKilled(t *testing.T, host killHost) {
 	state := t.TempDir()
 	began := time.Now()
 	task := ""
-	if !callThrough(t, host, s, t.TempDir(), -1, time.Minute, &task) { // none of the calls below: they may be more than so many
+	if !callThrough(t, host, s, t.TempDir(), -1, time.Minute, &task) { // -1: not a number of the calls below, which have no bound
 		t.Fatal("not even a process that is left alone gets an answer")
 	}
 	usual := time.Since(began) // the time of a start, an initialize and a call: the shortest so far
@@ -67,7 +66,7 @@ func connectKilled(t *testing.T, host killHost) {
 	for ; n < calls || kills == 0; n++ { // a slow start can make every process of the first calls outlive its call
 		tries, task := 0, ""
 		for answered := false; !answered; tries++ {
-			life := rand.N(usual * time.Duration(3+tries) / 4) // later and later, so that it ends
+			life := rand.N(usual * time.Duration(3+tries) / 4) // longer with each try, so that one succeeds
 			began = time.Now()
 			answered = callThrough(t, host, s, state, n, life, &task)
 		}
@@ -93,10 +92,10 @@ type killHost struct {
 	legacyServer bool   // the server speaks no modern revision
 	begins       string // the first message, of id 0
 	meta         string // in the params of each further request
-	ready        string // said before the call, or ""
+	ready        string // a message before the call, or ""
 }
 
-// killHosts are those of TestConnectKilled.
+// killHosts are the hosts of TestConnectKilled.
 var killHosts = map[string]killHost{
 	"legacy": {
 		begins: `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"host","version":"1"}}}`,
@@ -112,9 +111,9 @@ func modernKillHost(capabilities string, legacyServer bool) killHost {
 	return killHost{legacyServer, `{"jsonrpc":"2.0","id":0,"method":"server/discover","params":{` + meta + `}}`, "," + meta, ""}
 }
 
-// callThrough makes call n of the tool through a new process, which is killed after
-// a time if it has not answered. It reports whether it has. task is the id of the task
-// that the call has become, or "".
+// callThrough makes call n of the tool through a new process, which is killed after life if it
+// has not answered. It reports whether it has answered. task is the id of the task that the
+// call has become, or "".
 func callThrough(t *testing.T, host killHost, url, state string, n int, life time.Duration, task *string) bool {
 	t.Helper()
 	cmd := exec.Command(built, "connect", "--state", state, "--task-after", "10ms", "--log-level", "error", url)
@@ -125,7 +124,7 @@ func callThrough(t *testing.T, host killHost, url, state string, n int, life tim
 	death := time.AfterFunc(life, func() { _ = cmd.Process.Kill() })
 	defer func() {
 		_ = in.Close()
-		_ = cmd.Wait() // it was killed, or not
+		_ = cmd.Wait() // an error says that it was killed
 	}()
 	poll := func() {
 		fmt.Fprintf(in, `{"jsonrpc":"2.0","id":2,"method":"tasks/get","params":{"taskId":%q%s}}`+"\n", *task, host.meta)
@@ -143,7 +142,7 @@ func callThrough(t *testing.T, host killHost, url, state string, n int, life tim
 			*task, _, _ = strings.Cut(id, `"`)
 			poll()
 		case strings.Contains(line, `"status":"working"`):
-			time.Sleep(10 * time.Millisecond) // as polls do
+			time.Sleep(10 * time.Millisecond) // between polls
 			poll()
 		case strings.Contains(line, `"id":1,`), strings.Contains(line, `"id":2,`):
 			death.Stop()

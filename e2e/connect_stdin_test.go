@@ -21,7 +21,7 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// What a host writes that is no message gets one error, under its id if that can be read, and holdfast connect goes on.
+// If a host writes text that is not a message, holdfast connect answers with one error, under the text's id if that can be read, and goes on.
 func TestConnectInvalid(t *testing.T) {
 	t.Parallel()
 	b := hostOf(t, connectCommand(t, "connect:"+serve(t, "--demo").URL)...)
@@ -94,7 +94,7 @@ func TestConnectInvalid(t *testing.T) {
 	}
 }
 
-// A host that ignores requests is not asked what it has not declared: holdfast connect answers the server, as serve does.
+// A host does not get a server's requests for capabilities that it has not declared: holdfast connect answers them, as serve does.
 func TestConnectServerChecks(t *testing.T) {
 	t.Parallel()
 	up := mcptest.Serve(t, &mcptest.Server{Listens: true, New: checking})
@@ -121,7 +121,7 @@ func TestConnectServerChecks(t *testing.T) {
 	}
 }
 
-// A slowServer has a tool that ends when it is let, and one that asks the user.
+// A slowServer has the tool "slow", which ends when done is closed, and the tool "asks", which asks the user.
 type slowServer struct {
 	url         string
 	runs        atomic.Int32
@@ -153,7 +153,7 @@ func newSlowServer(t *testing.T) *slowServer {
 	return s
 }
 
-// hello is how a legacy host begins.
+// hello has the first messages of a legacy host.
 const hello = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{"listChanged":true},"elicitation":{}},"clientInfo":{"name":"pipe","version":"1"}}}
 {"jsonrpc":"2.0","method":"notifications/initialized"}
 `
@@ -162,7 +162,7 @@ func callOf(tool string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":%q,"arguments":{}}}`, tool)
 }
 
-// start starts holdfast connect with an input that ends. It returns what it has written when it has ended.
+// start starts holdfast connect with an input that ends. It returns a function that waits for the process to end, and returns its output.
 func (s *slowServer) start(t *testing.T, state, input string) (*exec.Cmd, func() string) {
 	t.Helper()
 	cmd := exec.Command(built, "connect", "--state", state, "--log-level", "error", s.url)
@@ -179,7 +179,7 @@ func (s *slowServer) start(t *testing.T, state, input string) (*exec.Cmd, func()
 	}
 }
 
-// When stdin ends, what the host has written is answered before holdfast connect ends.
+// When stdin ends, holdfast connect answers all requests of the host before it ends.
 func TestConnectStdinEnds(t *testing.T) {
 	t.Parallel()
 	for name, state := range map[string]func(*testing.T) string{"kept": (*testing.T).TempDir, "not kept": func(*testing.T) string { return "" }} {
@@ -188,9 +188,9 @@ func TestConnectStdinEnds(t *testing.T) {
 			s := newSlowServer(t)
 			dir := state(t)
 			_, wait := s.start(t, dir, hello+`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`+"\n"+callOf("slow")+"\n"+
-				`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`+"\n"+`{"jsonrpc":"2.0","id":3}`) // without an end of line
+				`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`+"\n"+`{"jsonrpc":"2.0","id":3}`) // the last line has no newline
 			<-s.began
-			time.AfterFunc(500*time.Millisecond, func() { close(s.done) }) // long after it has read the end
+			time.AfterFunc(500*time.Millisecond, func() { close(s.done) }) // long after connect has read the end of stdin
 			got := wait()
 			for _, want := range []string{`"id":0,"result"`, `slow result`, `"id":2,"result"`, `"id":3,"error"`} {
 				if strings.Count(got, want) != 1 {
@@ -200,7 +200,7 @@ func TestConnectStdinEnds(t *testing.T) {
 			if s.notified.Load() != 1 || s.runs.Load() != 1 {
 				t.Errorf("%d notifications, %d runs", s.notified.Load(), s.runs.Load())
 			}
-			if _, wait := s.start(t, dir, hello+callOf("asks")); true { // a user who has gone
+			if _, wait := s.start(t, dir, hello+callOf("asks")); true { // the user has left
 				if got := wait(); strings.Count(got, `"id":1,`) != 1 {
 					t.Errorf("a call that asks the host gets %s", got)
 				}
@@ -209,8 +209,8 @@ func TestConnectStdinEnds(t *testing.T) {
 	}
 }
 
-// SIGTERM ends holdfast connect at once: a request without a response gets an error, and the next process the response of
-// the call, which has run once. The same is so when no process reads its stdout.
+// SIGINT ends holdfast connect before the call has ended: the request gets an error, and the next process gets the response of
+// the call, which has run once. The next process also gets it if connect ended because no process read its stdout.
 func TestConnectStdinEndsEarly(t *testing.T) {
 	t.Parallel()
 	for name, ends := range map[string]func(*testing.T, *slowServer, string){
@@ -239,7 +239,7 @@ func TestConnectStdinEndsEarly(t *testing.T) {
 			defer late.Stop()
 			<-s.began
 			_ = r.Close()
-			if err := cmd.Wait(); err != nil { // the call has not ended
+			if err := cmd.Wait(); err != nil { // connect ends, though the call has not ended
 				t.Error(err)
 			}
 		},
@@ -262,7 +262,7 @@ func TestConnectStdinEndsEarly(t *testing.T) {
 	}
 }
 
-// A host that has asked for nothing but the beginning, of a server that hangs in it, and leaves: connect ends soon after, with the
+// A host sends only its first request, to a server that does not answer it, and leaves: connect ends soon after, with the
 // server's processes.
 func TestConnectStdinEndsBeforeItBegins(t *testing.T) {
 	t.Parallel()
@@ -276,7 +276,7 @@ func TestConnectStdinEndsBeforeItBegins(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			mark := filepath.Join(t.TempDir(), "alive")
-			ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second) // it was 62 s
+			ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second) // once it took 62 s
 			defer cancel()
 			cmd := exec.CommandContext(ctx, built, "connect", "--", "sh", "-c", "echo $$ >'"+mark+"'; exec sleep 600")
 			cmd.Stdin = strings.NewReader(first)
@@ -289,7 +289,7 @@ func TestConnectStdinEndsBeforeItBegins(t *testing.T) {
 			}
 			pid, err := os.ReadFile(mark)
 			if err != nil {
-				return // it was never started
+				return // the server was never started
 			}
 			if err := exec.CommandContext(t.Context(), "kill", "-0", strings.TrimSpace(string(pid))).Run(); err == nil {
 				t.Errorf("process %s is alive", pid)

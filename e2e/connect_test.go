@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestConnect has a host that knows stdio only, the command line of the MCP
-// Inspector, use a remote server: "holdfast connect" is the command of its server.
+// TestConnect has a host that knows stdio only, the command line of the MCP Inspector, use a
+// remote server: the host starts "holdfast connect" as its server.
 func TestConnect(t *testing.T) {
 	for _, inspector := range []struct{ name, node, script string }{
 		{"0.15", "node", inspector1},
@@ -38,7 +38,7 @@ type user struct {
 	command []string
 }
 
-// inspect runs the Inspector with connect to a URL.
+// inspect runs the Inspector with "holdfast connect URL" as its server.
 func (u *user) inspect(t *testing.T, url string, args ...string) []byte {
 	t.Helper()
 	all := append(append([]string{}, u.command[1:]...),
@@ -46,23 +46,23 @@ func (u *user) inspect(t *testing.T, url string, args ...string) []byte {
 	return run(t, u.command[0], append(all, args...)...)
 }
 
-// restarted kills a server, as a crash would, and starts it again where it was.
+// restarted kills a server, as a crash would, and starts it again at the same address.
 func restarted(t *testing.T, p *program) {
 	t.Helper()
 	p.signal(t, os.Kill)
-	_ = p.wait(t, 5*time.Second) // it was killed
+	_ = p.wait(t, 5*time.Second) // the error says that it was killed
 	serve(t, "--demo", "--listen", p.Addr)
 }
 
-// wantCount calls the count tool.
+// wantCount calls the tool count, and checks its result.
 func (u *user) wantCount(t *testing.T, url, to, delay string) {
 	t.Helper()
 	wantText(t, u.inspect(t, url, "--method", "tools/call", "--tool-name", "count",
 		"--tool-arg", "to="+to, "--tool-arg", "delay_ms="+delay), to)
 }
 
-// The server that connect has a session with on record is not there any more when
-// the host comes back, but another.
+// restartedBetween restarts the server, so that the session that connect has on record is lost
+// when the host comes back.
 func (u *user) restartedBetween(t *testing.T) {
 	p := serve(t, "--demo")
 	u.wantCount(t, p.URL, "3", "1")
@@ -75,7 +75,7 @@ func (u *user) restartedBetween(t *testing.T) {
 	u.wantCount(t, p.URL, "3", "1")
 }
 
-// The server is restarted while the host is connected: it does not notice.
+// restartedMeanwhile restarts the server while the host is connected: the host does not notice.
 func (u *user) restartedMeanwhile(t *testing.T) {
 	p := serve(t, "--demo")
 	var once sync.Once
@@ -89,7 +89,7 @@ func (u *user) restartedMeanwhile(t *testing.T) {
 		Tools []struct{ Name string }
 	}
 	unmarshal(t, u.inspect(t, url, "--method", "tools/list"), &list)
-	if len(list.Tools) != 5 { // with those of the hand-off
+	if len(list.Tools) != 5 { // including the tools of the hand-off
 		t.Errorf("tools/list: %+v", list)
 	}
 	ran := false
@@ -99,7 +99,7 @@ func (u *user) restartedMeanwhile(t *testing.T) {
 	}
 }
 
-// Connections are cut again and again.
+// cut has connections cut again and again.
 func (u *user) cut(t *testing.T) {
 	p := serve(t, "--demo")
 	url := behind(t, p.URL, 2, always(Cut{After: 200 * time.Millisecond}))

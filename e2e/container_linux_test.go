@@ -15,7 +15,7 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// A container is what the test says to runc (OCI runtime specification, config.json).
+// A container is the part of runc's config.json that the test writes (OCI runtime specification).
 type container struct {
 	Version string `json:"ociVersion"`
 	Process struct {
@@ -46,9 +46,9 @@ type containerMount struct {
 	Options     []string `json:"options"`
 }
 
-// The program serves in a container with nothing but itself in it: without rights, with a root file system that
-// cannot be written, as process 1, and SIGTERM ends it with 0. It has what the chart and the image give it: an
-// empty directory for its state, or a store in one.
+// The program serves in a container that has no other files: without capabilities, on a read-only root file
+// system, as process 1. SIGTERM ends it with exit code 0. As with the chart and the image, it has an empty
+// directory for its state, or for a store.
 func TestContainer(t *testing.T) {
 	testlong.Only(t, "it needs runc")
 	t.Parallel()
@@ -76,7 +76,7 @@ func TestContainer(t *testing.T) {
 				{"/dev", "tmpfs", "tmpfs", []string{"nosuid", "mode=755"}},
 				{"/var/lib/holdfast", "bind", state, []string{"bind", "nosuid", "nodev"}},
 			}
-			for _, kind := range []string{"pid", "mount", "ipc", "uts"} { // not the network: the test connects
+			for _, kind := range []string{"pid", "mount", "ipc", "uts"} { // not "network", as the test connects to it
 				c.Linux.Namespaces = append(c.Linux.Namespaces, map[string]string{"type": kind})
 			}
 			data := mcptest.Must(json.Marshal(c))(t)
@@ -101,11 +101,11 @@ func TestContainer(t *testing.T) {
 	}
 }
 
-// programIn copies the program into an empty root file system, with the libraries that this build of it needs.
+// programIn copies the program into an empty root file system, with the libraries that this build needs.
 func programIn(t *testing.T, root string) {
 	t.Helper()
 	files := map[string]string{built: "/holdfast"}
-	out, _ := exec.Command("ldd", built).Output() // fails for a program that needs none
+	out, _ := exec.Command("ldd", built).Output() // fails for a program that needs no libraries
 	for _, m := range regexp.MustCompile(`(?m)(/\S+) \(0x`).FindAllStringSubmatch(string(out), -1) {
 		files[m[1]] = m[1]
 	}
@@ -125,7 +125,7 @@ func programIn(t *testing.T, root string) {
 		mcptest.Check(t, os.MkdirAll(filepath.Join(root, dir), 0o755))
 	}
 	for dir := root; strings.HasPrefix(dir, os.TempDir()) && dir != os.TempDir(); dir = filepath.Dir(dir) {
-		if err := os.Chmod(dir, 0o755); err != nil { // the user of the container goes through them
+		if err := os.Chmod(dir, 0o755); err != nil { // the container's user must be able to enter it
 			t.Fatal(err)
 		}
 	}

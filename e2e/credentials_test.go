@@ -13,13 +13,13 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// A refusing is a server that refuses whoever asks, as long as it is told to.
+// A refusing is a server that can be told to refuse all requests with a status.
 type refusing struct {
 	URL    string
-	status atomic.Int32 // 0: it refuses nothing
+	status atomic.Int32 // 0: it refuses no request
 }
 
-// newRefusing starts one in front of a server of both eras.
+// newRefusing starts a refusing in front of a server of both eras.
 func newRefusing(t *testing.T) *refusing {
 	t.Helper()
 	to := mcptest.Must(url.Parse(strings.TrimSuffix(serve(t, "--demo", "--eras", "both").URL, "/mcp")))(t)
@@ -36,7 +36,7 @@ func newRefusing(t *testing.T) *refusing {
 	return s
 }
 
-// askedOf are requests of each kind, by their methods.
+// askedOf has the params of a request of each kind, by its method.
 var askedOf = map[string]string{
 	"tools/list":     `{}`,
 	"prompts/list":   `{}`,
@@ -48,8 +48,8 @@ var askedOf = map[string]string{
 	"x/unknown":      `{}`,
 }
 
-// TestOwnCredentialsRefused has a server refuse the credentials of Holdfast itself, at the beginning of a session and in the
-// middle: whatever is asked in which era, the first answer has status 502, and names the flag, unless a stream has begun.
+// TestOwnCredentialsRefused has a server refuse the credentials of Holdfast itself, at the beginning of a session and in the middle: in
+// both eras, every request is answered with an error that says so, with status 502 unless a stream has begun. The log names the flag.
 func TestOwnCredentialsRefused(t *testing.T) {
 	t.Parallel()
 	const token = "Authorization: Bearer s3cret"
@@ -71,7 +71,7 @@ func TestOwnCredentialsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			up := newRefusing(t)
-			p := serve(t, append(args(t, up.URL+"/mcp"), "--eras", "both", "--upgrade-after", "1m")...) // however slow this machine is
+			p := serve(t, append(args(t, up.URL+"/mcp"), "--eras", "both", "--upgrade-after", "1m")...) // no upgrade even on a slow machine
 			at := strings.TrimSuffix(p.URL, "/a/mcp")
 			if name == "merged" {
 				at = "http://" + p.Addr + "/mcp"
@@ -79,7 +79,7 @@ func TestOwnCredentialsRefused(t *testing.T) {
 			for _, status := range []int32{0, http.StatusUnauthorized, http.StatusForbidden} {
 				up.status.Store(0)
 				session := ""
-				if status != 0 { // else it refuses from the beginning
+				if status != 0 { // else the server refuses from the beginning
 					r := post(t, at, "x", "", begins)
 					if session = r.Header.Get("Mcp-Session-Id"); r.Status != http.StatusOK {
 						t.Fatalf("initialize: %d %s", r.Status, r.Body)
@@ -89,7 +89,7 @@ func TestOwnCredentialsRefused(t *testing.T) {
 				expectRefused(t, fmt.Sprint("initialize ", status), post(t, at, "x", "", begins), false)
 				for method, params := range askedOf {
 					if name == "merged" && (method == "ping" || strings.HasSuffix(method, "s/list") && method != "tools/list" || method == "resources/read") {
-						continue // which Holdfast answers by itself, as the server has no such capability
+						continue // Holdfast answers these by itself, as the server has no such capability
 					}
 					what := fmt.Sprint(method, " ", status)
 					if status != 0 {
@@ -98,7 +98,7 @@ func TestOwnCredentialsRefused(t *testing.T) {
 						expectRefused(t, what, post(t, at, "x", session, fmt.Sprintf(`{"jsonrpc":"2.0","id":"x","method":%q,"params":%s}`, method, params)), streams)
 					}
 					if method == "ping" {
-						continue // which 2026-07-28 has not
+						continue // 2026-07-28 has no ping
 					}
 					more := strings.TrimSuffix(params, "}")
 					if more != "{" {
@@ -119,7 +119,7 @@ func TestOwnCredentialsRefused(t *testing.T) {
 	}
 }
 
-// expectRefused looks at the answer to a client that can do nothing about a refusal. streams says that a stream has begun before.
+// expectRefused checks the answer to a client that has no part in the refusal. streams says that the answer is a stream that has begun before.
 func expectRefused(t *testing.T, what string, r mcptest.Reply, streams bool) {
 	t.Helper()
 	want := http.StatusBadGateway

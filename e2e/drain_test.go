@@ -20,9 +20,9 @@ func eachBackend(t *testing.T, test func(t *testing.T, serve func(flags ...strin
 	}
 }
 
-// SIGTERM sends those away who only listen, refuses what is new, and waits for
-// the calls in flight and for their clients: for one that is connected, and for
-// one that was not when the signal came.
+// At SIGTERM the program sends listening clients away, refuses new requests, and waits for the
+// calls in flight and for their clients: for a client that is connected, and for a client that
+// was not connected at the signal.
 func TestTerminate(t *testing.T) {
 	t.Parallel()
 	eachBackend(t, func(t *testing.T, serve func(...string) *program) {
@@ -58,8 +58,8 @@ func TestTerminate(t *testing.T) {
 	})
 }
 
-// A call that ends while its client is away, as polling clients mostly are, is
-// kept until the client had the time to come back.
+// A call that ends while its client is away, as polling clients mostly are, is kept until the
+// client has had time to come back.
 func TestTerminatePolling(t *testing.T) {
 	t.Parallel()
 	eachBackend(t, func(t *testing.T, serve func(...string) *program) {
@@ -73,7 +73,7 @@ func TestTerminatePolling(t *testing.T) {
 		p.signal(t, syscall.SIGTERM)
 		received := l.received
 		for len(received) == 0 || !strings.HasPrefix(received[len(received)-1], "result ") {
-			time.Sleep(l.retry) // as it was told: the call ends meanwhile, on a machine that does not stand still
+			time.Sleep(l.retry) // the retry time: unless the machine stalls, the call ends meanwhile
 			l = c.listen("GET", l.LastID, "").rest()
 			received = append(received, l.received...)
 		}
@@ -86,7 +86,7 @@ func TestTerminatePolling(t *testing.T) {
 	})
 }
 
-// A call that takes longer than --drain fails, and says so.
+// A call that takes longer than --drain fails, and the error says that the server is shutting down.
 func TestTerminateBounded(t *testing.T) {
 	t.Parallel()
 	eachBackend(t, func(t *testing.T, serve func(...string) *program) {
@@ -110,7 +110,7 @@ func TestTerminateTwice(t *testing.T) {
 		listening := c.listen("GET", "", "")
 		l := c.count(1, time.Minute)
 		p.signal(t, syscall.SIGTERM)
-		listening.rest() // it drains
+		listening.rest() // by then the program drains
 		p.signal(t, syscall.SIGINT)
 		if l.rest(); len(l.received) != 1 || !strings.HasPrefix(l.received[0], "error ") {
 			t.Errorf("received %q, want an error", l.received)

@@ -14,8 +14,8 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// FAILURES 27: a server that ends at its start has begun nothing. No client is told that an outcome is unknown, and
-// the log has the status and the end of stderr; clients have that only with --stderr-to-client.
+// FAILURES 27: a server that ends at its start has begun no call. No client is told that an outcome is unknown. The
+// log has the exit status and the end of stderr; clients get stderr only with --stderr-to-client.
 func TestFailure27EndedAtStart(t *testing.T) {
 	t.Parallel()
 	const script = "echo cannot find module >&2; echo secret-path >&2; exit 3"
@@ -45,7 +45,7 @@ func TestFailure27EndedAtStart(t *testing.T) {
 					"modern call": `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","arguments":{},` + modern + `}}`,
 				} {
 					got := post(t, p.URL, "", "", body)
-					// A modern call may come just when the conversation has ended.
+					// A modern call may arrive just after the server has ended.
 					told := strings.Contains(got.Body, "the server ended at its start (exit status 3")
 					if late := what == "modern call" && strings.Contains(got.Body, "has ended"); !told && !late || strings.Contains(got.Body, "unknown") {
 						t.Errorf("%s: %d %s", what, got.Status, got.Body)
@@ -95,8 +95,8 @@ func TestStderrBounded(t *testing.T) {
 	}
 }
 
-// A drain that is over names the calls that it cuts short. Of a client of 2026-07-28 no id is named: that in the log would
-// be one that the client has never used.
+// When the time of a drain is over, the log names the calls that are cut short. For a client of 2026-07-28 it has no request id,
+// as it would be an internal id that the client does not know.
 func TestDrainNamesCalls(t *testing.T) {
 	t.Parallel()
 	const call = `{"jsonrpc":"2.0","id":"long","method":"tools/call","params":{"name":"count","arguments":{"to":1000,"delay_ms":100},"_meta":{"progressToken":1%s}}}`
@@ -122,7 +122,7 @@ func TestDrainNamesCalls(t *testing.T) {
 			}
 			defer resp.Body.Close()
 			lines := bufio.NewScanner(resp.Body)
-			for lines.Scan() && !strings.Contains(lines.Text(), "notifications/progress") { // then the call runs
+			for lines.Scan() && !strings.Contains(lines.Text(), "notifications/progress") { // until the call runs
 			}
 			if err := p.stop(t); err != nil {
 				t.Error(err)

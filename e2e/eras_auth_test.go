@@ -19,16 +19,16 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// A guarded is a server of the go-sdk that wants a token, and the authorization server that
-// gives one, at the same address.
+// A guarded is a server of the go-sdk that demands a token, and the authorization server that
+// issues tokens, at the same address.
 type guarded struct {
 	url      string
-	resource atomic.Pointer[string] // as its metadata names it: where clients reach it
-	asked    atomic.Int32           // how often the metadata was
+	resource atomic.Pointer[string] // the resource in its metadata: the URL for clients
+	asked    atomic.Int32           // how often the metadata was requested
 	expired  sync.Map               // tokens that are not valid any more
 }
 
-// newGuarded starts one, with or without sessions.
+// newGuarded starts a guarded, with or without sessions.
 func newGuarded(t *testing.T, o *mcp.StreamableHTTPOptions) *guarded {
 	t.Helper()
 	g := &guarded{}
@@ -82,8 +82,8 @@ func newGuarded(t *testing.T, o *mcp.StreamableHTTPOptions) *guarded {
 	return g
 }
 
-// TestErasAuthorization has a server behind Holdfast that wants a token: its clients get its
-// challenge, follow it, and are served as who they are.
+// TestErasAuthorization has a server behind Holdfast that demands a token: clients get the
+// server's challenge, follow it, and the server sees each as its own user.
 func TestErasAuthorization(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]*mcp.StreamableHTTPOptions{"legacy": nil, "modern": {Stateless: true}} {
@@ -105,7 +105,7 @@ func TestErasAuthorization(t *testing.T) {
 				}
 			}
 			for _, revision := range []string{"2025-11-25", ""} {
-				for _, user := range []string{"ada", "bob"} { // who are alike but for their tokens
+				for _, user := range []string{"ada", "bob"} { // their clients differ by their tokens only
 					if got := g.whoAmI(t, p.URL, revision, user); got != user {
 						t.Errorf("%s is %q at revision %q", user, got, revision)
 					}
@@ -154,7 +154,7 @@ func challenged(t *testing.T, url, token string, modern bool) (status int, chall
 	return r.Status, r.Header.Get("WWW-Authenticate")
 }
 
-// A tokens is an authorization flow that ends at once, when the server has challenged. Each time it gives
+// A tokens is an authorization flow that ends as soon as the server has challenged. Each time it gives
 // another token of its user.
 type tokens struct {
 	user      string
@@ -180,8 +180,8 @@ func (o *tokens) Authorize(_ context.Context, _ *http.Request, resp *http.Respon
 	return resp.Body.Close()
 }
 
-// whoAmI has the go-sdk's client follow the challenge as a user, and returns whom the server
-// takes it for. Its token expires between its two calls.
+// whoAmI has the go-sdk's client follow the challenge as a user, and returns the user that the
+// server sees. The client's token expires between its two calls.
 func (g *guarded) whoAmI(t *testing.T, url, revision, user string) string {
 	t.Helper()
 	flow := &tokens{user: user}

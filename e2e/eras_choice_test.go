@@ -23,7 +23,7 @@ import (
 // server, or "refused".
 type choosing func(t *testing.T, url string) string
 
-// choosingClients are these clients, by their names in the table.
+// choosingClients returns the clients of the table, by their names there.
 func choosingClients() map[string]choosing {
 	return map[string]choosing{
 		"go-sdk 1.8.0":                                         officialChoice("", ""),
@@ -41,8 +41,8 @@ func choosingClients() map[string]choosing {
 	}
 }
 
-// officialChoice is the go-sdk's client. through is "library:" for a ClientTransport, "connect:" for holdfast
-// connect, or "".
+// officialChoice returns the go-sdk's client. through is "library:" for a ClientTransport, "connect:" for
+// holdfast connect, or "".
 func officialChoice(through, revision string) choosing {
 	return func(t *testing.T, url string) string {
 		t.Helper()
@@ -66,7 +66,7 @@ func officialChoice(through, revision string) choosing {
 	}
 }
 
-// typeScriptChoice is a TypeScript client.
+// typeScriptChoice returns a TypeScript client.
 func typeScriptChoice(sdk int, mode string, tasks bool) choosing {
 	return func(t *testing.T, url string) string {
 		t.Helper()
@@ -93,7 +93,7 @@ func typeScriptChoice(sdk int, mode string, tasks bool) choosing {
 	}
 }
 
-// rawChoice makes a modern request that nothing comes before.
+// rawChoice makes a modern request without a request before it.
 func rawChoice(t *testing.T, url string) string {
 	t.Helper()
 	r := mcptest.Post(t, url, mcptest.ModernRequest(1, "tools/list", "{}"))
@@ -107,7 +107,7 @@ func rawChoice(t *testing.T, url string) string {
 	return "2026-07-28"
 }
 
-// wantReason checks what a client is told that is refused.
+// wantReason checks that the error of a refused client names the flag.
 func wantReason(t *testing.T, said string) {
 	t.Helper()
 	if !strings.Contains(said, "--eras both") {
@@ -115,8 +115,8 @@ func wantReason(t *testing.T, said string) {
 	}
 }
 
-// choiceTable returns the rows of the table in docs/eras.md: what clients get, by their names and the
-// choice.
+// choiceTable returns the table in docs/eras.md: the revisions that clients speak, by the clients'
+// names and --eras.
 func choiceTable(t *testing.T) map[string]map[string]string {
 	t.Helper()
 	text := mcptest.Must(os.ReadFile("../docs/eras.md"))(t)
@@ -133,8 +133,8 @@ func choiceTable(t *testing.T) map[string]map[string]string {
 	return table
 }
 
-// TestErasChoice has clients choose their era at holdfast serve: each gets what docs/eras.md says, and
-// one that is refused is told which flag serves it. The log has a line for each kind of client.
+// TestErasChoice has clients choose their era at holdfast serve: each speaks the revision that docs/eras.md says,
+// and the error of a refused client names the flag that serves it. The log has a line for each kind of client.
 func TestErasChoice(t *testing.T) {
 	t.Parallel()
 	table, clients := choiceTable(t), choosingClients()
@@ -146,7 +146,7 @@ func TestErasChoice(t *testing.T) {
 			t.Parallel()
 			flags := []string{"--eras", eras, "--demo"}
 			if eras == "auto" {
-				flags = flags[2:] // it is the default
+				flags = flags[2:] // auto is the default
 			}
 			p := serve(t, flags...)
 			for name, choose := range clients {
@@ -163,7 +163,7 @@ func TestErasChoice(t *testing.T) {
 				"legacy": {"speaks the legacy era"},
 				"modern": {"speaks the modern era"},
 			}[eras] {
-				// Some of the clients are of this kind. That of connect is named after the host.
+				// Several clients have this name and version: they get one line. connect has the name of its host.
 				if n := len(regexp.MustCompile(want+`" client=choosing version=1 `).FindAllString(log, -1)); n > 1 || n == 0 && !strings.Contains(want, "modern") {
 					t.Errorf("%q is in the log %d times:\n%s", want, n, log)
 				}
@@ -172,8 +172,8 @@ func TestErasChoice(t *testing.T) {
 	}
 }
 
-// TestErasLog has a client that falls back on no older revision come again and again: the operator is
-// told once, and which flag serves it.
+// TestErasLog has a client without an older revision to fall back on come again and again: the log
+// has one warning, with the flag that serves it.
 func TestErasLog(t *testing.T) {
 	t.Parallel()
 	p := serve(t, "--eras", "legacy", "--demo")
@@ -189,7 +189,7 @@ func TestErasLog(t *testing.T) {
 }
 
 // TestErasCut has the go-sdk's own client make a long call through a proxy that cuts each stream after a
-// while: it gets every step once, from a handler that has taken the place of the go-sdk's, and from
+// while: the client gets every step once, from our handler in the place of the go-sdk's, and from
 // holdfast serve.
 func TestErasCut(t *testing.T) {
 	t.Parallel()
@@ -210,7 +210,7 @@ func TestErasCut(t *testing.T) {
 				if has(request, "mcp-session-id") || strings.Contains(request, "tools/call") {
 					return Cut{After: every}
 				}
-				return Cut{} // initialize, for which no client comes back
+				return Cut{} // not initialize, which no client resumes
 			})
 			var mu sync.Mutex
 			var steps []float64

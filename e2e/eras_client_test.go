@@ -17,8 +17,7 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// An eraCheck is one thing that a client of the matrix does: a tool to call, and what is to come
-// of it.
+// An eraCheck is one check of a client of the matrix: a tool to call, and the text to expect.
 type eraCheck struct {
 	Tool      string          `json:"tool,omitempty"`
 	Arguments json.RawMessage `json:"arguments,omitempty"`
@@ -26,18 +25,18 @@ type eraCheck struct {
 	Patience  int             `json:"patience,omitempty"` // ms
 }
 
-// An eraSeen is what a client has seen: by the name of the check "yes", or what went wrong.
+// An eraSeen has the results of a client: "yes" or an error, by the name of the check.
 type eraSeen struct {
 	Revision string
 	Seen     map[string]string
 }
 
-// An eraClient does checks at a URL. One that begins with "connect:" is reached through holdfast
-// connect; the go-sdk's client reaches one that begins with "library:" through a
+// An eraClient does checks at a URL. It reaches a URL that begins with "connect:" through
+// holdfast connect; the go-sdk's client reaches a URL that begins with "library:" through a
 // ClientTransport.
 type eraClient func(t *testing.T, url string, checks map[string]eraCheck) eraSeen
 
-// typeScriptEra is a TypeScript client: sdk 1, or 2 in a mode.
+// typeScriptEra returns a TypeScript client: sdk 1, or 2 in a mode.
 func typeScriptEra(sdk int, mode string) eraClient {
 	return func(t *testing.T, url string, checks map[string]eraCheck) (s eraSeen) {
 		t.Helper()
@@ -58,8 +57,7 @@ type officialEra struct {
 	lists   int
 }
 
-// officialEraClient is the go-sdk's client, which prefers the newest revision if it is given
-// none.
+// officialEraClient returns the go-sdk's client. Without a revision it prefers the newest one.
 func officialEraClient(revision string) eraClient {
 	return func(t *testing.T, url string, checks map[string]eraCheck) eraSeen {
 		t.Helper()
@@ -82,7 +80,7 @@ func officialEraClient(revision string) eraClient {
 	}
 }
 
-// connectEra connects such a client; nil: it could not.
+// connectEra connects the go-sdk's client. It returns nil after an error.
 func connectEra(t *testing.T, url, revision string) *officialEra {
 	t.Helper()
 	v := &officialEra{steps: make(map[any][]float64), updated: make(map[string]int)}
@@ -135,7 +133,7 @@ func (v *officialEra) check(ctx context.Context, name string, c eraCheck) (strin
 	case "log":
 		return v.log(ctx, c)
 	case "subscription":
-		go func() { _ = v.Subscribe(ctx, &mcp.SubscribeParams{URI: c.Want}) }() // which may last as long as it holds
+		go func() { _ = v.Subscribe(ctx, &mcp.SubscribeParams{URI: c.Want}) }() // Subscribe may last as long as the subscription
 		return v.until(ctx, c, func() bool { return v.updated[c.Want] > 0 })
 	case "list_changed":
 		return v.until(ctx, c, func() bool { return v.lists > 0 })
@@ -159,7 +157,7 @@ func (v *officialEra) check(ctx context.Context, name string, c eraCheck) (strin
 		_, err := v.ReadResource(ctx, &mcp.ReadResourceParams{URI: "test://made-up"})
 		return refusedWith(err, -32602, -32002)
 	}
-	if name == "header" { // this client knows of it from the list only
+	if name == "header" { // this client knows the header from the list only
 		if _, err := v.ListTools(ctx, nil); err != nil {
 			return "", err
 		}
@@ -167,7 +165,7 @@ func (v *officialEra) check(ctx context.Context, name string, c eraCheck) (strin
 	return v.says(ctx, c, nil)
 }
 
-// refusedWith says whether an error is one of the protocol with one of the codes.
+// refusedWith returns "yes" if err is an error of the protocol with one of the codes.
 func refusedWith(err error, codes ...int64) (string, error) {
 	var is *jsonrpc.Error
 	if errors.As(err, &is) {
@@ -189,7 +187,7 @@ func textOf(r *mcp.CallToolResult) (all string) {
 	return all
 }
 
-// says calls the tool of a check, and looks at what it says.
+// says calls the tool of a check, and checks its text.
 func (v *officialEra) says(ctx context.Context, c eraCheck, meta mcp.Meta) (string, error) {
 	r, err := v.CallTool(ctx, &mcp.CallToolParams{Name: c.Tool, Arguments: c.Arguments, Meta: meta})
 	if err != nil {
@@ -201,7 +199,7 @@ func (v *officialEra) says(ctx context.Context, c eraCheck, meta mcp.Meta) (stri
 	return "yes", nil
 }
 
-// soon waits until something is so, for a while.
+// soon waits a short time until is returns true, and returns whether it did.
 func (v *officialEra) soon(ctx context.Context, is func() bool) bool {
 	for range 10 {
 		v.mu.Lock()
@@ -215,7 +213,7 @@ func (v *officialEra) soon(ctx context.Context, is func() bool) bool {
 	return false
 }
 
-// until calls the tool of a check again and again, until something is so: this client does not
+// until calls the tool of a check again and again, until is returns true: this client does not
 // say when it is subscribed.
 func (v *officialEra) until(ctx context.Context, c eraCheck, is func() bool) (string, error) {
 	for ctx.Err() == nil {
@@ -238,7 +236,7 @@ func (v *officialEra) progress(ctx context.Context, c eraCheck) (string, error) 
 		text, _ := json.Marshal(v.steps["count"])
 		steps = string(text)
 		return steps == c.Want || c.Want == "some" && len(v.steps["count"]) > 0
-	}) { // the client calls its handlers when it likes
+	}) { // the client may call its handlers late
 		continue
 	}
 	if err == nil && steps != c.Want && (c.Want != "some" || steps == "null") {

@@ -16,8 +16,8 @@ const eraWatched = "test://watched"
 
 var eraQuestion = &mcp.ElicitParams{Message: "Who?", RequestedSchema: json.RawMessage(`{"type":"object","properties":{"name":{"type":"string"}}}`)}
 
-// eraServer has the tools that the clients of the matrix call. Those that ask the client do it as
-// handlers always could, or, with rounds, as revision 2026-07-28 has it.
+// eraServer returns a server with the tools that the clients of the matrix call. Tools ask the
+// client with requests, or, with rounds, by input requests as in revision 2026-07-28.
 func eraServer(rounds bool) *mcp.Server {
 	none := func(context.Context, *mcp.SubscribeRequest) error { return nil }
 	s := mcp.NewServer(&mcp.Implementation{Name: "eras", Version: "1"}, &mcp.ServerOptions{
@@ -39,7 +39,7 @@ func said(text string) *mcp.CallToolResult {
 	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}}
 }
 
-// addPlain adds tools that answer.
+// addPlain adds tools that answer at once.
 func addPlain(s *mcp.Server) {
 	mcp.AddTool(s, &mcp.Tool{Name: "echo"}, func(_ context.Context, _ *mcp.CallToolRequest, args struct {
 		Message string `json:"message"`
@@ -91,7 +91,7 @@ func addAsking(s *mcp.Server, rounds bool) {
 	add("roots", &mcp.ListRootsParams{}, func(ctx context.Context, c *mcp.ServerSession) (any, error) { return c.ListRoots(ctx, nil) })
 }
 
-// addSlow adds a tool that takes its time, and then may ask, or fail.
+// addSlow adds a tool that waits, and then answers, asks the client, or fails.
 func addSlow(s *mcp.Server, rounds bool) {
 	mcp.AddTool(s, &mcp.Tool{Name: "slow"}, func(ctx context.Context, r *mcp.CallToolRequest, args struct {
 		MS   int  `json:"ms"`
@@ -126,7 +126,7 @@ func addSlow(s *mcp.Server, rounds bool) {
 	})
 }
 
-// addWaiting adds a tool that waits until it is cancelled, and one that says whether it was.
+// addWaiting adds a tool that waits until it is cancelled, and a tool that says whether it was.
 func addWaiting(s *mcp.Server) {
 	type named struct {
 		ID string `json:"id"`
@@ -153,7 +153,7 @@ func addWaiting(s *mcp.Server) {
 	})
 }
 
-// progress reports progress, if its client wants that.
+// progress reports progress, if the call has a progress token.
 func progress(ctx context.Context, r *mcp.CallToolRequest, at float64) error {
 	token := r.Params.GetProgressToken()
 	if token == nil {

@@ -13,8 +13,8 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// TestErasTasks has the requester of @modelcontextprotocol/ext-tasks call tools of servers that
-// know nothing of tasks: they are polled, asked, cancelled, and found by another client.
+// TestErasTasks has the requester of @modelcontextprotocol/ext-tasks call tools of servers that do not know
+// tasks: clients poll the tasks, answer their questions, cancel them, and find a task of another client.
 func TestErasTasks(t *testing.T) {
 	testlong.Only(t, "its tasks take seconds")
 	t.Parallel()

@@ -33,14 +33,14 @@ type eraPeer struct {
 	needs  []string // files of npm packages
 	open   func(t *testing.T) backend.Backend
 	checks map[string]eraCheck
-	// missing is what clients do not see, and what they see instead, as the server, or the
-	// client, cannot do it. The names of the checks are below "legacy", "modern", or a
-	// client.
+	// missing has the checks that fail because the server or the client lacks a feature, with
+	// the text that the client sees instead. It is keyed by "legacy", "modern" or a client's
+	// name, and then by the check's name.
 	missing map[string]map[string]string
-	short   bool // without -long too
+	short   bool // the server is tested without -long too
 }
 
-// fixture are the checks that an eraServer, and erasserver.mjs, are for.
+// fixture returns the checks for an eraServer and for erasserver.mjs.
 func fixture() map[string]eraCheck {
 	return map[string]eraCheck{
 		"list":             {},
@@ -62,12 +62,12 @@ func fixture() map[string]eraCheck {
 	}
 }
 
-// everythingChecks are those that server-everything is good for.
+// everythingChecks returns the checks that server-everything can pass.
 func everythingChecks() map[string]eraCheck {
 	return map[string]eraCheck{
 		"list":             {},
 		"call":             {Tool: "echo", Arguments: []byte(`{"message":"hi"}`), Want: "Echo: hi"},
-		"progress":         {Tool: "trigger-long-running-operation", Arguments: []byte(`{"duration":0.3,"steps":3}`), Want: "some"}, // it misplaces some by itself
+		"progress":         {Tool: "trigger-long-running-operation", Arguments: []byte(`{"duration":0.3,"steps":3}`), Want: "some"}, // the server loses some by itself
 		"elicitation":      {Tool: "trigger-elicitation-request", Arguments: []byte(`{}`), Want: "Ada"},
 		"sampling":         {Tool: "trigger-sampling-request", Arguments: []byte(`{"prompt":"hi"}`), Want: "hello"},
 		"roots":            {Tool: "get-roots-list", Arguments: []byte(`{}`), Want: "file:///home"},
@@ -77,7 +77,7 @@ func everythingChecks() map[string]eraCheck {
 	}
 }
 
-// eraPeers are the servers.
+// eraPeers returns the servers of the matrix.
 func eraPeers() []eraPeer {
 	typeScript := []string{tsServer}
 	return []eraPeer{
@@ -103,11 +103,11 @@ func eraPeers() []eraPeer {
 	}
 }
 
-// noParams: the go-sdk's client cannot read an input request without params, as this server makes
-// it; those of Holdfast have some.
+// noParams is for servers that send input requests without params: the go-sdk's client cannot
+// read these. Those of Holdfast have params.
 var noParams = map[string]map[string]string{"go-sdk": {"roots": "unexpected end of JSON input"}}
 
-// eraClients are the clients. Those in TypeScript are for -long.
+// eraClients returns the clients of the matrix. The TypeScript clients are for -long.
 func eraClients() map[string]eraClient {
 	return map[string]eraClient{
 		"go-sdk":                 officialEraClient(""),
@@ -124,14 +124,14 @@ func isLegacy(who string) bool {
 	return strings.Contains(who, "2025") || strings.Contains(who, "legacy") || strings.Contains(who, "1.x")
 }
 
-// TestErasMatrix has clients of both eras, the official ones, use servers of both eras through
-// each kind of backend. With -long the clients and servers of others are among them: a server meets two of the four
-// TypeScript clients, and with -peers all.
+// TestErasMatrix has official clients of both eras use servers of both eras through each kind of backend. With
+// -long there are also TypeScript clients and more servers: a server meets two of the four TypeScript clients, and
+// with -peers all.
 func TestErasMatrix(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	seen := make(map[string]map[string]eraSeen) // by server and client
-	few := make(chan struct{}, 3)               // node takes its time to start, and a server has 5 s to say what it speaks
+	few := make(chan struct{}, 3)               // node starts slowly, and a server has 5 s to say which eras it speaks
 	t.Run("cells", func(t *testing.T) {
 		for i, peer := range eraPeers() {
 			t.Run(peer.name, func(t *testing.T) {
@@ -142,7 +142,7 @@ func TestErasMatrix(t *testing.T) {
 				t.Parallel()
 				few <- struct{}{}
 				defer func() { <-few }()
-				// Modern clients cancel by closing the connection, and are heard after the grace.
+				// Modern clients cancel by closing the connection, which takes effect after CutGrace.
 				url := servePeer(t, &peer, &holdfast.Options{Eras: holdfast.ErasBoth, CutGrace: time.Second})
 				all := make(map[string]eraSeen)
 				for who, client := range eraClients() {
@@ -183,7 +183,7 @@ func servePeer(t *testing.T, peer *eraPeer, o *holdfast.Options) string {
 	return web
 }
 
-// meets has a client use a server, and checks what it has seen.
+// meets has a client use a server, and checks the client's results.
 func (peer *eraPeer) meets(t *testing.T, who string, client eraClient, url string) eraSeen {
 	t.Helper()
 	checks := maps.Clone(peer.checks)
@@ -191,7 +191,7 @@ func (peer *eraPeer) meets(t *testing.T, who string, client eraClient, url strin
 	if isLegacy(who) {
 		era = "legacy"
 	} else {
-		delete(checks, "ping") // which the revision has not
+		delete(checks, "ping") // the revision has no ping
 	}
 	missing := func(name string) (instead string, ok bool) {
 		if instead, ok = peer.missing[era][name]; !ok {
@@ -210,7 +210,7 @@ func (peer *eraPeer) meets(t *testing.T, who string, client eraClient, url strin
 	for name, c := range checks {
 		c.Patience = 30_000
 		if instead, _ := missing(name); strings.HasPrefix(instead, "no ") {
-			c.Patience = testlong.Either(300, 2_000) // as nothing comes
+			c.Patience = testlong.Either(300, 2_000) // no notification comes
 		}
 		checks[name] = c
 	}
@@ -230,7 +230,7 @@ func (peer *eraPeer) meets(t *testing.T, who string, client eraClient, url strin
 	return s
 }
 
-// eraProcess is the backend of a command.
+// eraProcess returns a function that makes the backend of a command.
 func eraProcess(command ...string) func(*testing.T) backend.Backend {
 	return func(t *testing.T) backend.Backend {
 		t.Helper()
@@ -241,7 +241,7 @@ func eraProcess(command ...string) func(*testing.T) backend.Backend {
 	}
 }
 
-// eraRemote is the backend of a server over HTTP.
+// eraRemote returns a function that makes the backend of a server over HTTP.
 func eraRemote(url func(t *testing.T) string) func(*testing.T) backend.Backend {
 	return func(t *testing.T) backend.Backend {
 		t.Helper()
@@ -267,7 +267,7 @@ func eraTypeScriptURL(t *testing.T, eras string) string {
 	return "http://127.0.0.1:" + found[1] + "/mcp"
 }
 
-// tableOf writes what was seen as a table in Markdown: a row for each server, a column for each
+// tableOf returns the results as a table in Markdown: a row for each server, a column for each
 // client.
 func tableOf(seen map[string]map[string]eraSeen) string {
 	clients := slices.Sorted(maps.Keys(eraClients()))

@@ -13,7 +13,7 @@ import (
 // The report of examples/cluster says that nodes were killed, and that calls were answered.
 var exampleWorked = regexp.MustCompile(`(?s)[1-9]\d*  nodes were killed\n.*[1-9]\d*  were answered`)
 
-// TestExampleCluster has the example do what its README says, for a few seconds. It exits with 1 if a call was lost or doubled.
+// TestExampleCluster runs the example as in its README, for a few seconds. The example exits with 1 if a call was lost or run twice.
 func TestExampleCluster(t *testing.T) {
 	testlong.Only(t, "it runs an example for seconds; other tests have all that it shows")
 	t.Parallel()
@@ -29,7 +29,7 @@ func TestExampleCluster(t *testing.T) {
 		if exampleWorked.Match(out) {
 			return
 		}
-		// On a machine that stands still the time is over before anything has happened.
+		// On a machine that stalls the time is over before a node was killed or a call answered.
 		if duration > 30*time.Second {
 			t.Fatal("no call was answered, or no node was killed")
 		}

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Who serves others than this machine is told what that means, and a URL that they
-// can use.
+// If the port is open to other machines, the log has a warning, and the URL in the log is one
+// that those can use.
 func TestExposed(t *testing.T) {
 	t.Parallel()
 	const warning = "everybody who reaches this port can call every tool"

@@ -16,18 +16,18 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// oddCall is the call of a tool of an odd server.
+// oddCall returns a call of a tool of an odd server.
 func oddCall(id int, tool, name string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":{"case":%q}}}`, id, tool, name)
 }
 
-// ask makes a request in the session of a peer, and returns the response, without what comes before it in a stream.
+// ask makes a request in the session of a peer, and returns the response, without the messages before it in a stream.
 func (c *peer) ask(body string) string {
 	c.t.Helper()
 	return c.Post(c.t, body).Message()
 }
 
-// wantOdd checks the response to a call of an odd server under an id.
+// wantOdd checks that response has the id and the text want.
 func wantOdd(t *testing.T, response string, id int, want string) {
 	t.Helper()
 	var m struct {
@@ -43,8 +43,8 @@ func wantOdd(t *testing.T, response string, id int, want string) {
 	}
 }
 
-// FAILURES 20: an answer that breaks JSON or JSON-RPC a little is read where its meaning is clear, else its call ends at once
-// with an error that quotes it. Afterwards the session goes on. It is so behind every backend.
+// FAILURES 20: an answer that breaks JSON or JSON-RPC a little is read if its meaning is clear, else its call ends at once with
+// an error that quotes it. Afterwards the session goes on. This holds for every backend.
 func TestFailure20NearlyJSON(t *testing.T) {
 	t.Parallel()
 	up := serveOdd(t)
@@ -54,9 +54,9 @@ func TestFailure20NearlyJSON(t *testing.T) {
 	for name, backend := range map[string]struct {
 		serve  func() string
 		prefix string
-		body   bool // what the server says is one body
-		pipe   bool // it is on stdio
-		one    bool // all clients have one conversation with it, in which an answer without an id is that of the only call
+		body   bool // the server answers with one body
+		pipe   bool // the server is on stdio
+		one    bool // all clients share one conversation with the server, where an answer without an id is for the only call in flight
 		long   bool // it runs with -long only
 	}{
 		"process":             {serve: func() string { return serve(t, command...).URL }, pipe: true},
@@ -94,7 +94,7 @@ func TestFailure20NearlyJSON(t *testing.T) {
 	}
 }
 
-// FAILURES 20, of a client of the modern era, of one without a session, and of a host behind holdfast connect.
+// FAILURES 20, with a client of the modern era, a client without a session, and a host behind holdfast connect.
 func TestFailure20Clients(t *testing.T) {
 	testlong.Only(t, "each answer that cannot be read takes half a second")
 	t.Parallel()
@@ -102,7 +102,7 @@ func TestFailure20Clients(t *testing.T) {
 	self := mcptest.Must(os.Executable())(t)
 	process := serve(t, "--", self, "odd").URL
 	stateless := serve(t, "--stateless", "--", self, "odd").URL
-	for answer, odd := range oddAnswers() { // one after the other: the modern clients have one conversation
+	for answer, odd := range oddAnswers() { // one after the other: the modern clients share one conversation
 		t.Run(answer, func(t *testing.T) {
 			want := odd.on(false, true)
 			modern := strings.Replace(callsModern("odd"), `"arguments":{}`, fmt.Sprintf(`"arguments":{"case":%q}`, answer), 1)
@@ -129,13 +129,13 @@ func TestFailure20Clients(t *testing.T) {
 	})
 }
 
-// hostOf starts a stdio server as a host does, and initializes it. The server is ended with the test, and after a minute.
+// hostOf starts a stdio server as a host does, and initializes it. The server is ended with the test, or after a minute.
 func hostOf(t *testing.T, command ...string) *bridged {
 	t.Helper()
 	return startBridged(t, exec.Command(command[0], command[1:]...), "2025-11-25")
 }
 
-// FAILURES 20: initialize and tools/list, too, are answered whatever the server says to them.
+// FAILURES 20: initialize and tools/list are answered with an error, too, if the server gives an odd answer to them.
 func TestFailure20Beginnings(t *testing.T) {
 	t.Parallel()
 	self := mcptest.Must(os.Executable())(t)
@@ -187,8 +187,8 @@ func TestFailure20NoRevision(t *testing.T) {
 	}
 }
 
-// FAILURES 20: of two calls in flight either can be meant by an error without an id, and both are told within a bound. A
-// request of the server under the id 5.0 is answered under 5.0.
+// FAILURES 20: with two calls in flight, an error without an id can be for either, and both end with an unknown outcome within a
+// bound. A request of the server with the id 5.0 is answered with the id 5.0.
 func TestFailure20TwoCalls(t *testing.T) {
 	t.Parallel()
 	self := mcptest.Must(os.Executable())(t)

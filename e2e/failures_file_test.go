@@ -14,7 +14,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// toldStdio makes the test binary a server on stdio whose tool "odd" tells its arguments and the variables of the test.
+// toldStdio makes the test binary a server on stdio with the tool "odd", which returns args and the test's environment variables.
 func toldStdio(args []string) {
 	tells := func(m jsonrpc.Message, _ func(string)) string {
 		return mcptest.Text(m, fmt.Sprintf("args %s, own %s, secret %s", strings.Join(args, " "), os.Getenv("FAILURE23_OWN"), os.Getenv("FAILURE23_SECRET")))
@@ -22,11 +22,11 @@ func toldStdio(args []string) {
 	mcptest.Stdio(mcptest.Answers{"tools/call odd": tells, "tools/call even": tells}.Script)
 }
 
-// regexpBase finds where a file is served.
+// regexpBase finds the base URL in the log.
 var regexpBase = regexp.MustCompile(`http://127\.0\.0\.1:\d+`)
 
-// FAILURES 23: a host's file as people have it, with a byte order mark, comments, variables of the server's own env, PATH in env,
-// secrets with $, and tools that are off in the host's words. A wrong entry costs that entry.
+// FAILURES 23: a host's file as people write it, with a byte order mark, comments, variables of the server's own env, PATH in
+// env, secrets with $, and tools that are off by the host's members. A wrong entry is left out, and the others are served.
 func TestFailure23File(t *testing.T) {
 	t.Setenv("FAILURE23_OWN", "of-holdfast")
 	self := mcptest.Must(os.Executable())(t)

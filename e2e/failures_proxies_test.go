@@ -19,8 +19,8 @@ import (
 	"holdfast/internal/sse"
 )
 
-// prefixed starts a proxy in front of a program that serves it under a prefix, which it strips. With h2 its clients speak HTTP/2
-// over TLS to it, and it HTTP/1.1 to the program.
+// prefixed starts a proxy that serves a program under a path prefix, and strips the prefix. With h2, clients speak HTTP/2 over
+// TLS to the proxy, and the proxy HTTP/1.1 to the program.
 func prefixed(t *testing.T, p *program, prefix string, h2 bool) *httptest.Server {
 	t.Helper()
 	to := mcptest.Must(neturl.Parse("http://" + p.Addr))(t)
@@ -38,8 +38,8 @@ func prefixed(t *testing.T, p *program, prefix string, h2 bool) *httptest.Server
 	return proxy
 }
 
-// FAILURES 29: behind a proxy that strips a path prefix, clients of all transports are served, with HTTP/1.1 and with HTTP/2 at the
-// proxy. The endpoint of HTTP+SSE is found by the rules for URLs.
+// FAILURES 29: behind a proxy that strips a path prefix, clients of all transports are served, with HTTP/1.1 and with HTTP/2 at
+// the proxy. Clients find the endpoint of HTTP+SSE by the rules for URLs.
 func TestFailure29Prefix(t *testing.T) {
 	t.Parallel()
 	p := serve(t, "--demo")
@@ -62,7 +62,7 @@ func TestFailure29Prefix(t *testing.T) {
 						t.Errorf("%s: %v", path, err)
 					}
 				}
-				// The client of the go-sdk resolves the endpoint as RFC 3986 has it, and asks for the modern era first.
+				// The client of the go-sdk resolves the endpoint by RFC 3986, and asks for the modern era first.
 				client := mcp.NewClient(&mcp.Implementation{Name: "prefix", Version: "1"}, nil)
 				s, err := client.Connect(t.Context(), &mcp.SSEClientTransport{Endpoint: proxy.URL + prefix + "/sse", HTTPClient: proxy.Client()}, nil)
 				if err != nil {
@@ -78,7 +78,7 @@ func TestFailure29Prefix(t *testing.T) {
 	}
 }
 
-// sameOrigin checks the endpoint event as the TypeScript and the Python client do: it leads to the same origin.
+// sameOrigin checks the endpoint event as the TypeScript and the Python client do: its URL has the same origin.
 func sameOrigin(t *testing.T, proxy *httptest.Server, prefix string) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -100,7 +100,7 @@ func sameOrigin(t *testing.T, proxy *httptest.Server, prefix string) {
 	}
 }
 
-// FAILURES 29: a client that speaks HTTP/2 without TLS from its first byte on is served, or refused in words; it does not wait.
+// FAILURES 29: a client that speaks HTTP/2 without TLS from its first byte on is served, or refused with a text; it does not wait.
 func TestFailure29PriorKnowledge(t *testing.T) {
 	t.Parallel()
 	p := serve(t, "--demo")
@@ -122,7 +122,7 @@ func TestFailure29PriorKnowledge(t *testing.T) {
 		}
 		return
 	}
-	// It is refused: a person who looks at the connection reads why.
+	// The client is refused: the text that the server writes to the connection says why.
 	c := mcptest.Must(net.Dial("tcp", p.Addr))(t)
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
@@ -133,7 +133,7 @@ func TestFailure29PriorKnowledge(t *testing.T) {
 	}
 }
 
-// FAILURES 29: a proxy adds a slash to the path, or takes one away: nothing is redirected.
+// FAILURES 29: if a proxy adds a slash to the path, or removes it, the request is served without a redirect.
 func TestFailure29Slash(t *testing.T) {
 	t.Parallel()
 	const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`

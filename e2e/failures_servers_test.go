@@ -16,10 +16,10 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// badStdio makes the test binary a server of a kind that keeps others from working where nothing is done about it.
+// badStdio makes the test binary a server with a fault that could keep other servers from working.
 func badStdio(args []string) {
 	switch args[0] {
-	case "late": // it is down until there is a file
+	case "late": // it ends at its start until the file exists
 		if _, err := os.Stat(args[1]); err != nil {
 			fmt.Fprintln(os.Stderr, "not yet")
 			os.Exit(1)
@@ -30,7 +30,7 @@ func badStdio(args []string) {
 	mcptest.Stdio(func(m jsonrpc.Message, _ func(string)) string { return badly(args[0], m) })
 }
 
-// badly returns what such a server says to a message.
+// badly returns the answer of a server with a fault to a message.
 func badly(kind string, m jsonrpc.Message) string {
 	said := odd.Script(m, nil)
 	if said == "" {
@@ -59,7 +59,7 @@ func badly(kind string, m jsonrpc.Message) string {
 	return said
 }
 
-// toolNames lists the tools of a server, page by page.
+// toolNames returns the names of a server's tools, page by page, and the last answer.
 func toolNames(t *testing.T, c *peer) (names []string, last string) {
 	t.Helper()
 	cursor := ""
@@ -84,7 +84,7 @@ func toolNames(t *testing.T, c *peer) (names []string, last string) {
 	return names, last
 }
 
-// FAILURES 22: one bad server among several. The tools of the others are listed and work.
+// FAILURES 22: with one bad server among several, the tools of the others are listed and work.
 func TestFailure22BadServer(t *testing.T) {
 	t.Parallel()
 	self := mcptest.Must(os.Executable())(t)
@@ -116,12 +116,12 @@ func TestFailure22BadServer(t *testing.T) {
 			}
 			for i, name := range names {
 				for _, other := range names[:i] {
-					if name == other && kind != "same cursor" { // whose second page has it again
+					if name == other && kind != "same cursor" { // its second page has the same tools
 						t.Errorf("%s is listed twice", name)
 					}
 				}
 			}
-			// A call of the bad one is answered too.
+			// A call of the bad server is answered too.
 			if got := c.ask(oddCall(8, "bad_even", "")); !strings.Contains(got, `"id":8`) {
 				t.Errorf("a call of the bad server is answered with %s", got)
 			}
@@ -129,7 +129,7 @@ func TestFailure22BadServer(t *testing.T) {
 			if r.Status != http.StatusOK || !strings.Contains(r.Body, `"even"`) {
 				t.Errorf("a modern client gets %d %s", r.Status, r.Body)
 			}
-			// The revision is that of the client and of the good server.
+			// The bad server does not change the revision.
 			init := post(t, base+"/mcp", "", "", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`)
 			if !strings.Contains(init.Body, `"protocolVersion":"2025-11-25"`) && kind != "old" {
 				t.Errorf("initialize is answered with %s", init.Body)
@@ -138,7 +138,7 @@ func TestFailure22BadServer(t *testing.T) {
 	}
 }
 
-// webSite is a server over HTTP that is no MCP server.
+// webSite starts a web server that is not an MCP server.
 func webSite(t *testing.T) string {
 	t.Helper()
 	return mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -147,7 +147,7 @@ func webSite(t *testing.T) string {
 	}))
 }
 
-// FAILURES 22: where no part of a list came, the list is an error, and not an empty one.
+// FAILURES 22: if no server returns a part of a list, the request for the list gets an error, and not an empty list.
 func TestFailure22NoList(t *testing.T) {
 	t.Parallel()
 	self := mcptest.Must(os.Executable())(t)
@@ -165,7 +165,7 @@ func TestFailure22NoList(t *testing.T) {
 	}
 }
 
-// FAILURES 22: a server that is down at first comes up later. Its client is told, and its tools are listed and work.
+// FAILURES 22: when a server that was down at first comes up, the client gets a notification, and the server's tools are listed and work.
 func TestFailure22ComesLater(t *testing.T) {
 	t.Parallel()
 	self := mcptest.Must(os.Executable())(t)

@@ -12,7 +12,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// newUnknowing returns a server that says and tells members that no revision has. Its tool answers with what it was told.
+// newUnknowing returns a server that sends members that no revision has. Its tool returns the params that the server got.
 func newUnknowing() mcptest.Script {
 	var hello atomic.Pointer[string] // the params of initialize
 	hello.Store(new(string))
@@ -38,7 +38,7 @@ func newUnknowing() mcptest.Script {
 	}
 }
 
-// wantAll checks that a text has others in it, whatever is escaped.
+// wantAll checks that text contains the texts in want, with quotes escaped or not.
 func wantAll(t *testing.T, what, text string, want ...string) {
 	t.Helper()
 	plain := strings.ReplaceAll(text, `\"`, `"`)
@@ -69,8 +69,8 @@ func TestFailure28Unknown(t *testing.T) {
 	for name, of := range map[string]struct {
 		url    func() string
 		prefix string
-		shared bool // the server has one client, which declares nothing
-		merged bool // the server's name, and what is said of its list, are those of all
+		shared bool // the server has one client, which declares no capabilities
+		merged bool // the name of the server and the members of its list are those of the merged server
 	}{
 		"process":          {url: func() string { return serve(t, "--", self, "unknown").URL }},
 		"upstream":         {url: func() string { return serve(t, "--upstream", up).URL }},

@@ -17,15 +17,15 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A reply is one that an upstream server gives.
+// An upstreamReply is an answer of an upstream server.
 type upstreamReply struct {
 	status int
 	media  string // "": application/json
-	packed bool   // the body is compressed, and nothing was said of that in the request
-	body   string // with ID for the id of the request
+	packed bool   // the body is compressed, though the request did not ask for that
+	body   string // ID stands for the id of the request
 }
 
-// write writes it.
+// write writes the reply to a request with an id.
 func (u upstreamReply) write(w http.ResponseWriter, id string) {
 	media := u.media
 	if media == "" {
@@ -45,10 +45,10 @@ func (u upstreamReply) write(w http.ResponseWriter, id string) {
 	_, _ = w.Write(body)
 }
 
-// A forgetful server has sessions, and forgets them. It says so in its own words.
+// A forgetful is a server that can forget its sessions. It answers with words in a session that it does not know.
 type forgetful struct {
-	words upstreamReply // what it says to a session that it does not know
-	call  upstreamReply // what a call of the tool "odd" gets; 0: its result
+	words upstreamReply // the answer in an unknown session
+	call  upstreamReply // the answer to a call of the tool "odd"; status 0: a result
 
 	mu     sync.Mutex
 	known  map[string]bool
@@ -56,7 +56,7 @@ type forgetful struct {
 	runs   atomic.Int32
 }
 
-// forget has it forget all sessions.
+// forget makes the server forget all sessions.
 func (f *forgetful) forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -116,7 +116,7 @@ func (f *forgetful) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// lostSessions are the ways in which servers say that a session is none of theirs.
+// lostSessions returns the answers by which servers say that they do not know a session.
 func lostSessions() map[string]upstreamReply {
 	rpc := func(status int, code int, message string) upstreamReply {
 		return upstreamReply{status: status, body: fmt.Sprintf(`{"jsonrpc":"2.0","id":null,"error":{"code":%d,"message":%q}}`, code, message)}
@@ -152,8 +152,8 @@ func lostSessions() map[string]upstreamReply {
 	}
 }
 
-// FAILURES 21: an upstream server has forgotten its sessions and says so in any words. The client, in its own session, gets the
-// result of its next call, which has run once.
+// FAILURES 21: an upstream server has forgotten its sessions, and says so with any answer. The client, in its own session, gets
+// the result of its next call, which has run once.
 func TestFailure21ForgottenSession(t *testing.T) {
 	t.Parallel()
 	for words, reply := range lostSessions() {
@@ -191,7 +191,7 @@ func TestFailure21ForgottenSession(t *testing.T) {
 				}
 				wantOdd(t, through.ask(oddCall(10, through.prefix+"even", "")), 10, "even")
 			}
-			// One of each backend, one of each after it was forgotten, and one of a question whether it was.
+			// At the most: each of three backends begins one session, and two more each time the server forgets: one to ask, and one to go on.
 			if n := f.begun(); n > 15 {
 				t.Errorf("%d sessions were begun", n)
 			}
@@ -205,8 +205,8 @@ func requestID(body string) string {
 	return string(m.ID)
 }
 
-// FAILURES 21: an error under the request's own id is its answer, whatever the status: its code and message arrive as they
-// are, and no other session is begun.
+// FAILURES 21: an error with the request's own id is the answer, whatever the status: its code and message arrive unchanged, and
+// no other session is begun.
 func TestFailure21OwnError(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{200, 400, 404, 405, 410, 422, 500, 501, 502, 503} {
@@ -228,7 +228,7 @@ func TestFailure21OwnError(t *testing.T) {
 	}
 }
 
-// FAILURES 21: what is no message in an upstream's answer is skipped, and what is compressed without having been asked for is
+// FAILURES 21: events of an upstream that are not messages are skipped, and a body that is compressed without a request for it is
 // read. The call ends with its result.
 func TestFailure21Noise(t *testing.T) {
 	t.Parallel()
@@ -278,7 +278,7 @@ func TestFailure21Noise(t *testing.T) {
 			c := connect(t, serve(t, "--upstream", url))
 			b := hostOf(t, connectCommand(t, "connect:"+url)...)
 			if name == "201 with the answer" || name == "text/plain with JSON" || name == "no media type" {
-				// It is not what the specification has, and is read or refused, but at once.
+				// The specification does not allow this answer. It is read or refused.
 				if got := c.ask(oddCall(7, "odd", "")); !strings.Contains(got, `"fine"`) && !strings.Contains(got, `"error"`) {
 					t.Errorf("got %s", got)
 				}

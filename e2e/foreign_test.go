@@ -23,19 +23,19 @@ import (
 	"holdfast/internal/testport"
 )
 
-// A foreign is a running server that nobody here wrote.
+// A foreign is a running server that is not Holdfast's.
 type foreign struct {
 	url  string
-	echo mcp.CallToolParams // what it answers with "hello"
-	// A call that takes a second or two, and reports progress from 1 to steps.
+	echo mcp.CallToolParams // a call that is answered with "hello"
+	// long is a call that takes a second or two, and reports progress from 1 to steps.
 	long  mcp.CallToolParams
 	steps int
-	said  string // its answer
-	loose bool   // it loses, reorders or misplaces progress by itself
+	said  string // the answer of long
+	loose bool   // the server loses, reorders or misplaces progress by itself
 
-	ran atomic.Int64 // how often long calls have begun, if it can be known
+	ran atomic.Int64 // how often long calls have begun, if the server is in this process
 
-	// Of one in this process.
+	// These are set if the server is in this process.
 	server  *mcp.Server
 	handler atomic.Pointer[mcp.StreamableHTTPHandler]
 	cut     func() // ends all connections
@@ -45,7 +45,7 @@ func call(name string, args map[string]any) mcp.CallToolParams {
 	return mcp.CallToolParams{Name: name, Arguments: args}
 }
 
-// official serves the official go-sdk's handler, in this process.
+// official serves the go-sdk's handler, in this process.
 func official(t *testing.T, opts *mcp.StreamableHTTPOptions) *foreign {
 	t.Helper()
 	const steps = 20
@@ -96,12 +96,12 @@ func official(t *testing.T, opts *mcp.StreamableHTTPOptions) *foreign {
 	return f
 }
 
-// kept are options with an event store.
+// kept returns options with an event store.
 func kept() *mcp.StreamableHTTPOptions {
 	return &mcp.StreamableHTTPOptions{EventStore: mcp.NewMemoryEventStore(nil)}
 }
 
-// restart begins anew: nothing is known of sessions, and connections have ended.
+// restart makes the server forget its sessions, and closes all connections.
 func (f *foreign) restart(opts *mcp.StreamableHTTPOptions) {
 	f.handler.Store(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return f.server }, opts))
 	if f.cut != nil {
@@ -118,7 +118,7 @@ func count(ctx context.Context, req *mcp.CallToolRequest, to int) error {
 			ProgressToken: req.Params.GetProgressToken(), Progress: float64(i + 1),
 		})
 		if err != nil {
-			// That nobody listens is no reason to stop.
+			// The call goes on without a listening client.
 			continue
 		}
 		select {
@@ -130,8 +130,8 @@ func count(ctx context.Context, req *mcp.CallToolRequest, to int) error {
 	return nil
 }
 
-// everythingOver runs server-everything as a server of its own, over one of its
-// transports: streamableHttp or sse.
+// everythingOver runs server-everything as a process, over one of its transports:
+// streamableHttp or sse.
 func everythingOver(t *testing.T, transport, path string) *foreign {
 	t.Helper()
 	dir := npm(t, everything)
@@ -140,12 +140,12 @@ func everythingOver(t *testing.T, transport, path string) *foreign {
 		long:  call(long.Name, long.Arguments),
 		steps: steps,
 		said:  longText,
-		// Who asks for the rest of one stream is told that of all others too, and the
-		// end of a call may be told there first.
+		// A client that resumes one stream gets the rest of all other streams too, and may get
+		// the end of a call there first.
 		loose: true,
 	}
 	listening := regexp.MustCompile(`on port (\d+)$`)
-	// It takes no port 0. Somebody else may take the port that was free just now.
+	// The server does not accept port 0. Another process may take the port that was free just now.
 	for try := 0; ; try++ {
 		addr := testport.Addr(t)
 		_, port, _ := net.SplitHostPort(addr)
@@ -161,14 +161,14 @@ func everythingOver(t *testing.T, transport, path string) *foreign {
 	}
 }
 
-// buildPeers builds the benchmarks' peers, which are a module of their own, and
-// returns the program.
+// buildPeers builds the benchmarks' peers, which are a separate module, and returns the
+// program.
 var buildPeers = sync.OnceValues(func() (string, error) {
 	program := filepath.Join(filepath.Dir(built), "peers")
 	cmd := exec.Command("go", "build", "-o", program, "./server")
 	cmd.Dir = filepath.Join("..", "bench", "peers")
 	if !testlong.Wanted() {
-		cmd.Env = append(os.Environ(), "GOPROXY=off") // go test does not download what few need
+		cmd.Env = append(os.Environ(), "GOPROXY=off") // without -long, go test downloads no modules for this
 	}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build in bench/peers: %w\n%s", err, out)
@@ -186,7 +186,7 @@ func mcpgo(t *testing.T, path string) *foreign {
 	if found == nil {
 		t.Fatal("the mcp-go server does not start")
 	}
-	// It rests after each 50 steps.
+	// The server pauses after each 50 steps.
 	const steps = 200
 	return &foreign{
 		url:   found[1] + path,

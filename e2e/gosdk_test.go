@@ -11,8 +11,8 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// notAlike are tests of the go-sdk's own that see a difference between the handlers, and which it is. Those without a word in
-// docs/go-sdk.md look at texts, at members of capabilities, or into the handler of the go-sdk.
+// notAlike has the go-sdk's own tests that find a difference between the handlers, and the difference. Those that docs/go-sdk.md
+// does not mention check texts, members of capabilities, or internals of the go-sdk's handler.
 var notAlike = map[string]string{
 	"ExampleStreamableHTTPHandler":                              "capabilities name what Holdfast adds",
 	"TestSessionHijackingPrevention":                            "404, not 403, for another user's session",
@@ -37,7 +37,7 @@ var notAlike = map[string]string{
 }
 
 // FAILURES 26: the go-sdk's own tests of its handler and of its client run with Holdfast's handler in its place. The module is
-// copied, and its NewStreamableHTTPHandler passes what it gets on.
+// copied, and its StreamableHTTPHandler passes requests on to Holdfast's.
 func TestFailure26OwnTests(t *testing.T) {
 	peersOnly(t, "it builds the go-sdk's tests")
 	t.Parallel()
@@ -48,7 +48,7 @@ func TestFailure26OwnTests(t *testing.T) {
 		if err != nil && !os.IsNotExist(err) {
 			t.Fatal(err)
 		}
-		_ = os.Remove(file) // it may be read-only
+		_ = os.Remove(file) // the file may be read-only
 		mcptest.Check(t, os.WriteFile(file, []byte(change(string(text))), mode))
 	}
 	insert := func(after, what string) func(string) string {
@@ -70,7 +70,7 @@ func TestFailure26OwnTests(t *testing.T) {
 	edit(filepath.Join(copied, "mcp", "moved_test.go"), 0o600, func(string) string { return movedHook })
 	cmd := exec.Command("go", "test", "-modfile", modfile, "-mod=mod", "-timeout", "5m", "-json", "github.com/modelcontextprotocol/go-sdk/mcp")
 	cmd.Dir = ".."
-	out, _ := cmd.Output() // it fails, as some tests do
+	out, _ := cmd.Output() // an error says that some tests fail
 	said, passed, failed := make(map[string]string), 0, make(map[string]bool)
 	for line := range strings.Lines(string(out)) {
 		var event struct{ Action, Test, Output string }
@@ -97,7 +97,7 @@ func TestFailure26OwnTests(t *testing.T) {
 	}
 }
 
-// copyGoSDK returns a copy of the go-sdk that may be changed, and a file in the place of go.mod with which that is used.
+// copyGoSDK returns a copy of the go-sdk that the test may change, and a file in the place of go.mod that uses the copy.
 func copyGoSDK(t *testing.T) (dir, modfile string) {
 	t.Helper()
 	from := mcptest.Must(exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/modelcontextprotocol/go-sdk").Output())(t)
@@ -114,7 +114,7 @@ func copyGoSDK(t *testing.T) (dir, modfile string) {
 	return dir, modfile
 }
 
-// movedHook puts Holdfast's handler in the place of the go-sdk's, with the options that docs/go-sdk.md has.
+// movedHook puts Holdfast's handler in the place of the go-sdk's, with options as in docs/go-sdk.md.
 const movedHook = `package mcp_test
 
 import (

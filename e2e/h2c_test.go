@@ -12,8 +12,8 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// TestPriorKnowledge is a client or proxy that speaks HTTP/2 without TLS, and does not ask before: it is served as others
-// are, also with many streams on a connection. HTTP/1.1 beside it is as ever.
+// TestPriorKnowledge has a client speak HTTP/2 without TLS from its first byte on: it is served like other clients, also with
+// many streams on a connection. Clients with HTTP/1.1 are served too.
 func TestPriorKnowledge(t *testing.T) {
 	t.Parallel()
 	p := serve(t, "--demo")
@@ -48,7 +48,7 @@ func TestPriorKnowledge(t *testing.T) {
 			t.Errorf("%s: %s %s", what, res.Status, data)
 		}
 	}
-	// Many streams of as many sessions.
+	// Many streams, each of its own session.
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
 	var streams []io.Closer
@@ -67,7 +67,7 @@ func TestPriorKnowledge(t *testing.T) {
 	for _, s := range streams {
 		_ = s.Close()
 	}
-	// One that asks in HTTP/1.1 whether the server changes to HTTP/2 is answered in HTTP/1.1.
+	// A request in HTTP/1.1 that asks for an upgrade to HTTP/2 is answered in HTTP/1.1.
 	if res, data := post(http.DefaultClient, "", initialize, "Connection", "Upgrade, HTTP2-Settings", "Upgrade", "h2c", "HTTP2-Settings", "AAMAAABkAAQAAP__"); res.StatusCode != http.StatusOK || res.Proto != "HTTP/1.1" {
 		t.Errorf("an upgrade: %s %s", res.Status, data)
 	}

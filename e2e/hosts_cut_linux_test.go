@@ -25,8 +25,8 @@ import (
 	"holdfast/internal/testport"
 )
 
-// ledgerStdio makes the test binary a stdio MCP server with a tool that notes its beginning in a file, reports
-// progress, and waits until there is a file with the name of its tag.
+// ledgerStdio makes the test binary a stdio MCP server with a tool that writes its beginning to a file,
+// reports progress, and waits until there is a file with the name of its tag.
 func ledgerStdio(args []string) {
 	dir := args[0]
 	server := mcp.NewServer(&mcp.Implementation{Name: "ledger", Version: "1"}, nil)
@@ -46,7 +46,7 @@ func ledgerStdio(args []string) {
 	}) (*mcp.CallToolResult, any, error) {
 		note("runs", a.Tag)
 		if token := req.Params.GetProgressToken(); token != nil && a.Report {
-			_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: 1}) // or the call ends without
+			_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: 1}) // if it fails, the call ends without progress
 		}
 		for {
 			select {
@@ -63,15 +63,15 @@ func ledgerStdio(args []string) {
 	runStdio(server)
 }
 
-// A hostSeen is what a host was seen to do when something breaks.
+// A hostSeen describes a host as it was observed: its first messages, and its reactions to failures.
 type hostSeen struct {
 	name, version string
-	discovers     bool // it asks for 2026-07-28 first
+	discovers     bool // its first request is server/discover of 2026-07-28
 	revision      string
 	capabilities  string
 	heals         bool // after 404 it begins a new session, and repeats its call
-	resumes       bool // it comes back with Last-Event-ID
-	repeats       bool // it sends a POST again that broke before its head
+	resumes       bool // it resumes with Last-Event-ID
+	repeats       bool // it repeats a POST that was cut before the response header
 	noVersion     bool // it sends no MCP-Protocol-Version
 	meta          string
 }
@@ -90,7 +90,7 @@ var hostsSeen = map[string]hostSeen{
 	"sdk-auto": {name: "my-auto-client", version: "1.0.0", discovers: true, revision: "2025-11-25", capabilities: `{}`, resumes: true, meta: `"progressToken":%[1]d`},
 }
 
-// A hostPlayed plays a host: every message that it gets is in its inbox.
+// A hostPlayed plays a host. Its inbox has every message that it gets.
 type hostPlayed struct {
 	t       *testing.T
 	is      hostSeen
@@ -108,7 +108,7 @@ func newHostPlayed(t *testing.T, is hostSeen, at string) *hostPlayed {
 	return h
 }
 
-// client returns a client with connections of its own, and what cuts them with RST.
+// client returns a client with its own connections, and a function that cuts them with RST.
 func (h *hostPlayed) client() (*http.Client, func()) {
 	var mu sync.Mutex
 	var all []net.Conn
@@ -143,7 +143,7 @@ func (h *hostPlayed) request(method, body, lastID string) *http.Request {
 	return mcptest.Must(mcptest.NewRequest(h.t.Context(), method, h.at, body, header...))(h.t)
 }
 
-// exchange sends a request and reads its response to the end. ids says whether the ids of events are those of a call.
+// exchange sends a request and reads its response to the end. ids says that the events are of a call, so that their ids are kept in lastID.
 func (h *hostPlayed) exchange(c *http.Client, r *http.Request, ids bool) (status int, err error) {
 	res, err := c.Do(r)
 	if err != nil {
@@ -197,7 +197,7 @@ func (h *hostPlayed) responses(id int) (all []string) {
 	return all
 }
 
-// heard reports whether a text is in a message that the host got.
+// heard reports whether text is in a message that the host got.
 func (h *hostPlayed) heard(text string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -209,7 +209,7 @@ func (h *hostPlayed) heard(text string) bool {
 	return false
 }
 
-// begin begins a session as the host does, and listens.
+// begin begins a session as the host does.
 func (h *hostPlayed) begin() {
 	h.t.Helper()
 	h.session = ""
@@ -232,8 +232,8 @@ func (h *hostPlayed) begin() {
 	}
 }
 
-// listen opens the host's GET stream, until its end, or until it is cut. If mute is set the host does not notice that: what is
-// between the two keeps its side of the connection.
+// listen opens the host's GET stream, and returns a function that cuts it. If mute is set, the host does not notice the cut: a
+// relay keeps the host's side of the connection open.
 func (h *hostPlayed) listen(mute bool) (cut func()) {
 	h.t.Helper()
 	c, cut := h.client()
@@ -250,7 +250,7 @@ func (h *hostPlayed) listen(mute bool) (cut func()) {
 	return cut
 }
 
-// opens tells when there is the head of an answer, or none will be.
+// opens calls then when the header of a response has arrived, or the request has failed.
 type opens struct {
 	http.RoundTripper
 	then func()
@@ -261,7 +261,7 @@ func (o opens) RoundTrip(r *http.Request) (*http.Response, error) {
 	return o.RoundTripper.RoundTrip(r)
 }
 
-// relay carries one connection to the server. cut ends the server's side of it only.
+// relay carries one connection to the server. cut closes the server's side of the connection only.
 func (h *hostPlayed) relay() (at string, cut func()) {
 	h.t.Helper()
 	server := make(chan *net.TCPConn, 1)
@@ -277,7 +277,7 @@ func (h *hostPlayed) relay() (at string, cut func()) {
 	return "http://" + r.Addr() + "/mcp", func() { _ = (<-server).Close() }
 }
 
-// A callPlayed is a call of a host, whose connection can be cut.
+// A callPlayed is a call of a host. Its connection can be cut.
 type callPlayed struct {
 	h     *hostPlayed
 	id    int
@@ -285,7 +285,7 @@ type callPlayed struct {
 	body  string
 	cut   func()
 	ended chan struct{} // closed when its connection has ended
-	// Of its POST.
+	// The result of its POST.
 	status int
 	err    error
 }
@@ -315,8 +315,8 @@ func (h *hostPlayed) send(c *callPlayed) *callPlayed {
 	return c
 }
 
-// comeBack does what the host does once the connection of a call has broken, until the call has its response or the
-// test is over.
+// comeBack does as the host does after the connection of a call was cut, until the call has its response or ctx is
+// done.
 func (c *callPlayed) comeBack(ctx context.Context) {
 	h := c.h
 	<-c.ended
@@ -338,9 +338,9 @@ func (c *callPlayed) comeBack(ctx context.Context) {
 			client, _ := h.client()
 			status, err := h.exchange(client, h.request(http.MethodGet, "", lastID).WithContext(ctx), true)
 			if err == nil && status != http.StatusOK {
-				return // as the SDK does
+				return // the SDK stops here too
 			}
-			time.Sleep(100 * time.Millisecond) // the host's own, before it comes back
+			time.Sleep(100 * time.Millisecond) // the host waits before it comes back
 		}
 	}()
 }
@@ -351,7 +351,7 @@ type hostRun struct {
 	dir    string
 	start  func() *program
 	p      *program
-	cutGET func() // cuts its GET stream
+	cutGET func() // cuts the host's GET stream
 }
 
 func startHostRun(t *testing.T, is hostSeen, mute bool, flags ...string) *hostRun {
@@ -369,7 +369,7 @@ func startHostRun(t *testing.T, is hostSeen, mute bool, flags ...string) *hostRu
 	return r
 }
 
-// restart ends the server, with a signal or at once, and starts it again.
+// restart ends the server, with SIGTERM or SIGKILL, and starts it again.
 func (r *hostRun) restart(kill bool) {
 	r.down(kill)
 	r.p = r.start()
@@ -404,7 +404,7 @@ func (r *hostRun) runs(c *callPlayed) {
 	mcptest.Eventually(r.t, "the tool runs", time.Minute, func() bool { return r.ran(c.tag) > 0 })
 }
 
-// forgotten waits until the server keeps nothing of the session: its process has ended.
+// forgotten waits until the session's process has ended.
 func (r *hostRun) forgotten() {
 	r.t.Helper()
 	mcptest.Eventually(r.t, "the end of the session's process", time.Minute, func() bool {
@@ -424,7 +424,7 @@ func (r *hostRun) finish(tag string) {
 	mcptest.Check(r.t, os.WriteFile(filepath.Join(r.dir, tag), nil, 0o600))
 }
 
-// wants waits for the response to a call, which is there once and has a text.
+// wants waits for the response to a call, and checks that it came once, contains text, and that the tool ran once.
 func (r *hostRun) wants(c *callPlayed, text string) {
 	r.t.Helper()
 	mcptest.Eventually(r.t, "the call has a response", time.Minute, func() bool { return len(r.responses(c.id)) > 0 })
@@ -436,7 +436,7 @@ func (r *hostRun) wants(c *callPlayed, text string) {
 	}
 }
 
-// works makes a call that has its result.
+// works makes a call, and checks that it gets its result in the same session.
 func (r *hostRun) works(tag string) {
 	r.t.Helper()
 	r.finish(tag)
@@ -448,7 +448,7 @@ func (r *hostRun) works(tag string) {
 	}
 }
 
-// cut makes a call whose connection is reset while it is silent, once its stream has begun.
+// cut makes a call, and resets its connection after its stream has begun, while the call is silent.
 func (r *hostRun) cut(tag string) {
 	r.t.Helper()
 	c := r.call(tag, false)
@@ -460,8 +460,8 @@ func (r *hostRun) cut(tag string) {
 	r.wants(c, "paid "+tag)
 }
 
-// The table of hosts, by URL, with calls in memory: what each was seen to do when something breaks, and that with it no call
-// is lost, runs twice or is not answered, and no session is gone.
+// The table of hosts, by URL, with calls in memory: each host reacts to failures as it was observed, no call is lost, runs twice
+// or stays without an answer, and no session is lost.
 func TestHostsTable(t *testing.T) {
 	testlong.Only(t, "it starts a process for each of many cases")
 	t.Parallel()
@@ -478,7 +478,7 @@ func TestHostsTable(t *testing.T) {
 			r.restart(true)
 			r.works("c")
 		}},
-		// A call while the server is down fails, and is the only one.
+		// A call while the server is down fails, and no other call does.
 		"r-down": {nil, func(r *hostRun) {
 			r.works("a")
 			r.down(true)
@@ -508,17 +508,17 @@ func TestHostsTable(t *testing.T) {
 		}},
 		// RST into a silent call, once its stream has begun.
 		"f-cut": {nil, func(r *hostRun) { r.cut("a") }},
-		// RST before any byte. The host's HTTP client sends its POST again, or its model asks again.
+		// RST before any byte. The host's HTTP client sends its POST again, or its model makes the call again.
 		"c-rst+r": {[]string{"--upgrade-after", "10m"}, func(r *hostRun) {
 			c := r.call("a", false)
 			r.runs(c)
 			c.cut()
 			if c.comeBack(r.t.Context()); !r.is.repeats {
-				if r.is.revision < "2025-11-25" { // without an event id it does not come back by itself
-					time.Sleep(time.Second) // the model's own, before it asks again: the server has noticed the cut by then
+				if r.is.revision < "2025-11-25" { // without an event id the host does not come back by itself
+					time.Sleep(time.Second) // the model takes a while to make the call again: by then the server has noticed the cut
 				}
 				c = r.call("a", false)
-				// Else the host may have the answer on its standalone stream before it asks again.
+				// Else the host may get the answer on its standalone stream before it makes the call again.
 				mcptest.Eventually(r.t, "the request to be attached", time.Minute, func() bool {
 					return strings.Contains(strings.Join(r.p.log.Lines("time="), ""), "a request came again")
 				})
@@ -538,7 +538,7 @@ func TestHostsTable(t *testing.T) {
 			}
 			r.works("b")
 		}},
-		// The session has expired while the host takes its GET stream for open.
+		// The session expires while the host believes that its GET stream is open.
 		"ttl+g": {[]string{"--session-ttl", "300ms", "--unused-process", "0"}, func(r *hostRun) {
 			r.works("a")
 			r.cutGET()
@@ -547,7 +547,7 @@ func TestHostsTable(t *testing.T) {
 			r.cutGET = r.listen(false)
 			r.cut("c")
 		}},
-		// The session sleeps, as its host has lost its GET stream, too. --keep: a response that was not there at once is kept.
+		// The session sleeps, as its host has lost its GET stream, too. With --keep, a response that was not sent at once is kept.
 		"sleep": {[]string{"--sleep-after", "300ms", "--keep", "5s", "--unused-process", "0"}, func(r *hostRun) {
 			r.cutGET()
 			r.forgotten()
@@ -565,7 +565,7 @@ func TestHostsTable(t *testing.T) {
 	}
 }
 
-// begun waits until the stream of the call has begun, with an event that has an id if the host's revision has such.
+// begun waits until the host has an event id of the call's stream.
 func (r *hostRun) begun() {
 	r.t.Helper()
 	mcptest.Eventually(r.t, "an event id", time.Minute, func() bool {

@@ -22,13 +22,13 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// A bridged is a client of holdfast that a host starts and speaks with over stdio.
+// A bridged is a process that a host starts and speaks with over stdio: a client of holdfast.
 type bridged struct {
 	*mcptest.Process
 	t *testing.T
 }
 
-// startBridged starts it, and begins a session of a revision.
+// startBridged starts a bridged, and begins a session of a revision.
 func startBridged(t *testing.T, cmd *exec.Cmd, revision string) *bridged {
 	t.Helper()
 	b := &bridged{mcptest.Piped(t, cmd), t}
@@ -49,7 +49,7 @@ func remote(t *testing.T, url, revision string) *bridged {
 	return startBridged(t, cmd, revision)
 }
 
-// response reads the response to a request, and passes over all that comes before.
+// response reads the response to a request, and passes over all messages before it.
 func (b *bridged) response(id string) string {
 	b.t.Helper()
 	for line, ok := b.Line(); ok; line, ok = b.Line() {
@@ -66,9 +66,8 @@ func (b *bridged) response(id string) string {
 	return ""
 }
 
-// TestRemote is mcp-remote, whose silent call is cut before any event has arrived. The
-// only connection that it has besides is its GET stream, which was there before.
-// This is failure 16.
+// TestRemote cuts a silent call of mcp-remote before any event has arrived. Its only other
+// connection is its GET stream, which it opened before. (Failure 16)
 func TestRemote(t *testing.T) {
 	t.Parallel()
 	for _, revision := range []string{"2025-06-18", "2025-11-25"} {
@@ -76,7 +75,7 @@ func TestRemote(t *testing.T) {
 			t.Parallel()
 			p := serve(t, "--demo", "--retry", "100ms")
 			sessionID := regexp.MustCompile(`(?i)\r\nmcp-session-id: (\S+)`)
-			var first string // it begins two, and uses the second
+			var first string // mcp-remote begins two sessions, and uses the second
 			listens := make(chan struct{})
 			listening := sync.OnceFunc(func() { close(listens) })
 			url := behind(t, p.URL, 1, func(request string) Cut {
@@ -88,8 +87,8 @@ func TestRemote(t *testing.T) {
 				switch {
 				case id == "" || id == first:
 				case strings.HasPrefix(request, "GET "):
-					time.AfterFunc(500*time.Millisecond, listening) // it has arrived by then
-				case strings.Contains(request, "tools/call"): // in a header, too
+					time.AfterFunc(500*time.Millisecond, listening) // by then the GET has arrived
+				case strings.Contains(request, "tools/call"): // it may be in a header
 					return Cut{Bytes: 1, Body: true}
 				}
 				return Cut{}
@@ -97,7 +96,7 @@ func TestRemote(t *testing.T) {
 			b := remote(t, url, revision)
 			<-listens
 			if testlong.Wanted() {
-				time.Sleep(11 * time.Second) // for as long as the order of two requests may be in doubt
+				time.Sleep(11 * time.Second) // longer than the server doubts the order of two requests
 			}
 			b.Say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"count","arguments":{"to":1,"delay_ms":1000}}}`)
 			if got := b.response("1"); !strings.Contains(got, `"text":"1"`) {
@@ -107,9 +106,9 @@ func TestRemote(t *testing.T) {
 	}
 }
 
-// TestPinged is each client in a revision without empty events, whose silent call is
-// given an id by a ping, and cut then. Each resumes the call by the id.
-// This is failure 16.
+// TestPinged has each client make a silent call in a revision without empty events. A ping
+// gives the call's stream an event id, and then the stream is cut. Each client resumes the call
+// by the id. (Failure 16)
 func TestPinged(t *testing.T) {
 	t.Parallel()
 	const revision = "2025-06-18"
@@ -170,8 +169,8 @@ func TestPinged(t *testing.T) {
 	}
 }
 
-// lowered has a client begin with an older revision than it would: with initialize, and
-// not by asking which revisions there are, to which it gets what an old server answers.
+// lowered has a client begin with an older revision than it would: it answers server/discover
+// as an old server does, and changes the revision in initialize.
 type lowered string
 
 func (revision lowered) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -195,8 +194,7 @@ func (revision lowered) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// request reads the next request of the server, which must be of a method, and returns
-// its id.
+// request reads the next request of the server, checks its method, and returns its id.
 func (b *bridged) request(method string) string {
 	b.t.Helper()
 	for line, ok := b.Line(); ok; line, ok = b.Line() {

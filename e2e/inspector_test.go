@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestInspector uses the command line of the MCP Inspector: of the last version
-// that runs on Node 20, and of a current one, which wants Node 22.
+// TestInspector uses the command line of the MCP Inspector: of the last version that runs on
+// Node 20, and of a current version, which needs Node 22.
 func TestInspector(t *testing.T) {
 	for _, inspector := range []struct{ name, node, script string }{
 		{"0.15", "node", inspector1},
@@ -48,7 +48,7 @@ func inspectEverything(t *testing.T, inspect func(*testing.T, ...string) []byte)
 		"--method", "tools/call", "--tool-name", "echo", "--tool-arg", "message=hello"), "Echo: hello")
 }
 
-// inspectDemo runs the command line that serve --demo offers, as it stands.
+// inspectDemo runs the command line that serve --demo suggests, unchanged.
 func inspectDemo(t *testing.T, inspect func(*testing.T, ...string) []byte) {
 	p := serve(t, "--demo")
 	args, ok := strings.CutPrefix(p.Try, "npx -y @modelcontextprotocol/inspector ")
@@ -58,7 +58,7 @@ func inspectDemo(t *testing.T, inspect func(*testing.T, ...string) []byte) {
 	wantText(t, inspect(t, strings.Fields(args)...), "5")
 }
 
-// wantText checks the one text of a tool's result.
+// wantText checks that a tool's result has one content, with the text want.
 func wantText(t *testing.T, result []byte, want string) {
 	t.Helper()
 	var got toolResult

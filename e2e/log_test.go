@@ -13,8 +13,8 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// TestLogBounded has clients that each cause a line in the log as often as they like: with connections that are not
-// TLS, and with tokens while the issuer fails. Some are logged, and all are counted.
+// TestLogBounded has clients that cause many errors that are logged: connections that are not TLS, and tokens that
+// cannot be checked, as the issuer fails. The log has lines for some of the errors, and counts all.
 func TestLogBounded(t *testing.T) {
 	t.Parallel()
 	const each = 100
@@ -35,7 +35,7 @@ func TestLogBounded(t *testing.T) {
 					return
 				}
 				_, _ = c.Write([]byte("this is no TLS\r\n\r\n"))
-				_, _ = c.Read(make([]byte, 100)) // until it was refused
+				_, _ = c.Read(make([]byte, 100)) // until the connection was refused
 				_ = c.Close()
 			}
 		})

@@ -20,8 +20,8 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// browser makes the test binary a browser whose user agrees to what it is shown. Its arguments are a file, to which it adds the URL,
-// and the URL.
+// browser makes the test binary a browser with a user that agrees to each page. Its arguments are a file and a URL, which it adds
+// to the file and opens.
 func browser(args []string) {
 	f, err := os.OpenFile(args[0], os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err == nil {
@@ -41,11 +41,11 @@ func browser(args []string) {
 	}
 }
 
-// A wantsLogin is a server that wants a login, made with the official TypeScript SDK, and a user with a browser.
+// A wantsLogin is a server that demands a login, made with the official TypeScript SDK, and a user with a browser.
 type wantsLogin struct {
 	t      *testing.T
 	url    string
-	opened string // a file with the URLs that the browser has shown
+	opened string // a file with the URLs that the browser has opened
 	env    []string
 }
 
@@ -65,7 +65,7 @@ func newWantsLogin(t *testing.T, settings string) *wantsLogin {
 	return w
 }
 
-// run runs holdfast, and returns what it says on stdout and stderr.
+// run runs holdfast, and returns its stdout and, if it fails, its stderr.
 func (w *wantsLogin) run(args ...string) (string, string, error) {
 	w.t.Helper()
 	ctx, stop := context.WithTimeout(w.t.Context(), time.Minute)
@@ -97,7 +97,7 @@ func (w *wantsLogin) windows() int {
 	return strings.Count(string(data), "\n")
 }
 
-// control has the server do something, as only a test can.
+// control makes a request to the server's interface for tests.
 func (w *wantsLogin) control(method, what string) map[string]int {
 	w.t.Helper()
 	r := mcptest.Must(mcptest.Exchange(w.t.Context(), method, strings.TrimSuffix(w.url, "/mcp")+"/test/"+what, ""))(w.t)
@@ -131,8 +131,8 @@ func (w *wantsLogin) host(args ...string) (*mcp.ClientSession, error) {
 	return c.Connect(ctx, &mcp.CommandTransport{Command: cmd, TerminateDuration: 20 * time.Second}, &mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
 }
 
-// From no token to a result: each command logs in by itself, and shares the login with the others. An expired token is replaced
-// without a browser. When the tokens are revoked, the user is told and logs in again. A logout ends it.
+// From no token to a result: the first command logs in by itself, and the others use its login. An expired token is replaced
+// without a browser. When the tokens are revoked, the user gets a message and logs in again. After a logout, calls are refused.
 func TestLoginCommands(t *testing.T) {
 	t.Parallel()
 	w := newWantsLogin(t, `{}`)
@@ -166,7 +166,7 @@ func TestLoginCommands(t *testing.T) {
 	w.want(3, nil)
 }
 
-// Two hosts that start at once open one browser window, and replace an expired token once.
+// Two hosts that start at the same time open one browser window, and replace an expired token once.
 func TestLoginTwoHosts(t *testing.T) {
 	t.Parallel()
 	w := newWantsLogin(t, `{}`)
@@ -206,8 +206,8 @@ func TestLoginTwoHosts(t *testing.T) {
 	w.want(1, map[string]int{"codes": 1, "refreshed": 1, "calls": 4})
 }
 
-// The go-sdk's own authorization server of its tests, and its handler behind its middleware: with registration, with a client
-// that is registered and with one that is a document, from no token to a result, and after expiry without a browser.
+// Logs in at the authorization server of the go-sdk's own tests, and calls a tool of the go-sdk's handler behind its middleware: with
+// registration, with a registered client and with a client metadata document. After the token has expired no browser is opened.
 func TestLoginGoSDK(t *testing.T) {
 	peersOnly(t, "it builds a test of the go-sdk")
 	t.Parallel()
@@ -223,7 +223,7 @@ func TestLoginGoSDK(t *testing.T) {
 	}
 }
 
-// goSDKLogin is a test in the go-sdk.
+// goSDKLogin is the source of a test that is added to the copy of the go-sdk.
 const goSDKLogin = `package oauthtest_test
 
 import (

@@ -23,7 +23,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	natstest.Main() // if it is to be a NATS server
+	natstest.Main() // runs a NATS server if it was started for that
 	if len(os.Args) > 1 && modes[os.Args[1]] != nil {
 		modes[os.Args[1]](os.Args[2:])
 		return
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// modes are what the test binary does when it is started again, by its first
+// modes are the functions that the test binary runs when it is started again, by its first
 // argument.
 var modes = map[string]func(args []string){
 	"stdio":    func([]string) { runStdio(counterServer()) },
@@ -63,11 +63,11 @@ var modes = map[string]func(args []string){
 	"ledger":   ledgerStdio,
 }
 
-// built is where the program is built, once, by the first test that needs it.
+// built is the path of the program. The first test that needs it builds it.
 var built string
 
-// The go command keeps programs that it runs, and links those that it builds anew each time. So it
-// runs this one, by this test binary, which copies it.
+// build builds the program. "go run" caches the linked program, while "go build" links it each
+// time. So "go run" runs this test binary with the program as an argument, and keep copies it.
 var build = sync.OnceValue(func() error {
 	self, err := os.Executable()
 	if err != nil {
@@ -113,8 +113,8 @@ const (
 	filesNpm   = "node_modules/@modelcontextprotocol/server-filesystem/dist/index.js"
 )
 
-// npm returns the absolute directory of the npm packages, that of .ci/run if
-// HOLDFAST_NPM does not name another.
+// npm returns the absolute directory of the npm packages: HOLDFAST_NPM, or the directory of
+// .ci/run.
 func npm(t *testing.T, files ...string) string {
 	t.Helper()
 	dir := os.Getenv("HOLDFAST_NPM")
@@ -139,12 +139,12 @@ func npm(t *testing.T, files ...string) string {
 type program struct {
 	URL  string // of the Streamable HTTP endpoint
 	SSE  string // of the endpoint for 2024-11-05 clients
-	Try  string // the command line that it offers
+	Try  string // the command line that its log suggests
 	Addr string
 
-	admin string // where it is asked whether it is ready
+	admin string // the address of /readyz
 	cmd   *exec.Cmd
-	// Closed when it has ended; then err says how, and log holds its stderr.
+	// ended is closed when the process has ended; then err is its error, and log holds its stderr.
 	ended chan struct{}
 	err   error
 	log   mcptest.Log
@@ -156,8 +156,8 @@ var (
 	try     = regexp.MustCompile(`^Try it: (.+)$`)
 )
 
-// serve starts holdfast serve on a port of its own. If it still runs at the end
-// of the test it is told to stop, and must exit with 0.
+// serve starts holdfast serve on its own port. If it still runs at the end of the test, it is
+// told to stop, and must exit with 0.
 func serve(t *testing.T, args ...string) *program {
 	t.Helper()
 	mcptest.Check(t, build())
@@ -169,7 +169,7 @@ func serve(t *testing.T, args ...string) *program {
 		case try == 5 || !strings.Contains(p.log.String(), "store is unavailable"):
 			t.Fatal("holdfast did not say where it serves")
 		}
-		// It has waited ten seconds for a store on a busy machine. Who runs it starts it again.
+		// On a busy machine it has waited ten seconds for its store and ended. An operator would start it again, too.
 	}
 }
 
@@ -183,7 +183,7 @@ func serveBy(t *testing.T, cmd *exec.Cmd) *program {
 	return p
 }
 
-// spawn starts a command, and waits until it says where it serves, or has ended. What it says more hears too.
+// spawn starts a command, and waits until it prints its URL, or has ended. Its stderr is also written to more.
 func spawn(cmd *exec.Cmd, more io.Writer) (p *program, greeted bool, err error) {
 	p = &program{cmd: cmd, ended: make(chan struct{})}
 	stderr, err := cmd.StderrPipe()
@@ -211,7 +211,7 @@ func spawn(cmd *exec.Cmd, more io.Writer) (p *program, greeted bool, err error) 
 
 var probed = regexp.MustCompile(`readyz=http://(\S+)/readyz`)
 
-// launch is spawn for a test, at whose end the program is stopped.
+// launch is spawn for a test. It stops the program when the test ends.
 func launch(t *testing.T, cmd *exec.Cmd) (p *program, greeted bool) {
 	t.Helper()
 	p, greeted, err := spawn(cmd, io.Discard)
@@ -220,7 +220,7 @@ func launch(t *testing.T, cmd *exec.Cmd) (p *program, greeted bool) {
 	}
 	t.Cleanup(func() {
 		select {
-		case <-p.ended: // the test saw to it
+		case <-p.ended: // the test has checked how it ended
 		default:
 			if err := p.stop(t); err != nil {
 				t.Errorf("holdfast: %v", err)
@@ -236,7 +236,7 @@ func launch(t *testing.T, cmd *exec.Cmd) (p *program, greeted bool) {
 	return p, greeted
 }
 
-// listen reads what the program says, and tells greeted when it serves.
+// listen reads the program's stderr, and sends to greeted when the program serves.
 func (p *program) listen(stderr io.Reader, greeted chan<- bool) {
 	lines := bufio.NewScanner(stderr)
 	for lines.Scan() {
@@ -257,8 +257,8 @@ func (p *program) listen(stderr io.Reader, greeted chan<- bool) {
 	}
 }
 
-// broke finds in what a program said that it is at fault, whatever was done to it. One
-// that was killed does not tell by its exit code that it was.
+// broke finds faults of a program in its stderr, such as a data race. The exit code of a
+// program that was killed does not show them.
 var broke = regexp.MustCompile(`(?m)^(WARNING: DATA RACE|panic: |fatal error: )(.*\n){0,40}`)
 
 // signal sends the program a signal.
@@ -267,7 +267,7 @@ func (p *program) signal(t *testing.T, s os.Signal) {
 	mcptest.Check(t, p.cmd.Process.Signal(s))
 }
 
-// wait waits for the program to end and returns how it did: nil for exit code 0.
+// wait waits for the program to end and returns its error: nil for exit code 0.
 func (p *program) wait(t *testing.T, atMost time.Duration) error {
 	t.Helper()
 	select {
@@ -280,7 +280,7 @@ func (p *program) wait(t *testing.T, atMost time.Duration) error {
 	return p.err
 }
 
-// stop tells the program to stop.
+// stop tells the program to stop, and waits for its end.
 func (p *program) stop(t *testing.T) error {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	return p.wait(t, time.Minute)
@@ -293,7 +293,7 @@ func serveEverything(t *testing.T, flags ...string) *program {
 	return serve(t, append(flags, "--", "node", filepath.Join(dir, everything), "stdio")...)
 }
 
-// run runs a program to its end and returns what it printed on stdout.
+// run runs a program to its end and returns its stdout.
 func run(t *testing.T, name string, args ...string) []byte {
 	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)

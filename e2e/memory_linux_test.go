@@ -25,31 +25,31 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What a program may use that these tests load, in bytes: GOMEMLIMIT, and the most that the system has ever counted.
+// The memory of a program under load, in bytes: goMemory is its GOMEMLIMIT, and mostMemory bounds the peak that the system counts.
 const (
 	goMemory   = 256 << 20
 	mostMemory = goMemory / 100 * 135
 )
 
-// A load is of one kind, over one bound of docs/sizing.md ("Bounds").
+// A load is one kind of load, beyond one bound of docs/sizing.md ("Bounds").
 type load struct {
 	kind  string
 	args  []string // of holdfast serve
 	run   func(t *testing.T, l *loaded)
-	error string // what clients over the bound are told
+	error string // matches the error of clients beyond the bound; "": there is none
 }
 
-// A loaded is a program under load, and what its clients were told.
+// A loaded is a program under load, with the answers that its clients got.
 type loaded struct {
 	*program
 	mu   sync.Mutex
 	fine int
-	told map[string]int // errors, by their text
+	told map[string]int // the number of errors, by their text
 }
 
 var messageOf = regexp.MustCompile(`"message":"((?:[^"\\]|\\.)*)"`)
 
-// hears takes in what a client was told: an error, or something else.
+// hears counts an answer to a client: an error by its text, or a success.
 func (l *loaded) hears(status int, text string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -64,7 +64,7 @@ func (l *loaded) hears(status int, text string) {
 	l.fine++
 }
 
-// at makes requests from several addresses at a time, each of which makes so many.
+// at makes requests from several addresses at a time, each requests from each address.
 func (l *loaded) at(t *testing.T, addresses, each int, request func(s *stranger, address, n int)) {
 	var all sync.WaitGroup
 	for a := range addresses {
@@ -85,7 +85,7 @@ func (s *stranger) posts(url, session, body string) (status int, answer http.Hea
 		return 0, nil, err.Error()
 	}
 	defer res.Body.Close()
-	var head bytes.Buffer // of what may be long
+	var head bytes.Buffer // the beginning of a body that may be long
 	if _, err := io.CopyN(&head, res.Body, 8<<10); err == nil {
 		_, _ = io.Copy(io.Discard, res.Body)
 	}
@@ -103,12 +103,12 @@ func initializeOf(size int) string {
 	return mcptest.Initialize("2025-11-25", fmt.Sprintf(`{"experimental":{"x":{"y":%q}}}`, strings.Repeat("y", size)))
 }
 
-// bigServer serves the big server over HTTP. The path of its URL says how.
+// bigServer serves the big server over HTTP. The path of its URL chooses the transport.
 func bigServer(t *testing.T) string {
 	return mcptest.Serve(t, &mcptest.Server{Open: true, Script: big.Script})
 }
 
-// big is a server whose tool answers with as many bytes as its argument n says. With the argument stall, on stdio, its answer does not end.
+// big is a server with a tool that answers with n bytes, its argument. With the argument stall, on stdio, the answer does not end.
 var big = mcptest.Answers{
 	"initialize": func(m jsonrpc.Message, _ func(string)) string {
 		return mcptest.Result(m, mcptest.Welcome(m, `{"tools":{},"resources":{"subscribe":true}}`))
@@ -129,7 +129,7 @@ var big = mcptest.Answers{
 	},
 }
 
-// results has 20 clients call the tool at the same time, each so often, for results of so many bytes.
+// results has 20 clients call the tool at the same time, each client each times, for results of size bytes.
 func results(each, size int) func(t *testing.T, l *loaded) {
 	return func(t *testing.T, l *loaded) {
 		l.at(t, 20, 1, func(s *stranger, _, _ int) {
@@ -156,7 +156,7 @@ func modernResults(clients, size int) func(t *testing.T, l *loaded) {
 	}
 }
 
-// loads are of each kind. What no client of them may be told is "outcome unknown" or an error without the reason.
+// loads returns the loads of all kinds. No client may get "outcome unknown", or an error without the reason.
 func loads(t *testing.T) []load {
 	uri := func(a, n, size int) string { return fmt.Sprintf("x:%d/%d/%s", a, n, strings.Repeat("u", size)) }
 	about := func(method string, sessions, each, size int) func(t *testing.T, l *loaded) {
@@ -230,13 +230,13 @@ func loads(t *testing.T) []load {
 	}
 }
 
-// socketHandshake asks for a WebSocket, and halfOpen begins a request whose body does not come.
+// socketHandshake asks for a WebSocket, and halfOpen begins a request without sending its body.
 const (
 	socketHandshake = "GET /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 	halfOpen        = "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\nContent-Length: 8000\r\n"
 )
 
-// ordinary and short are fields of a header.
+// ordinary returns n fields of a header with 100 bytes each, and short n fields without a value.
 func ordinary(n int) string {
 	var b strings.Builder
 	for i := range n {
@@ -253,8 +253,8 @@ func short(n int) string {
 	return b.String()
 }
 
-// connections has clients of two addresses open so many connections, say something on each, and leave them open. Where they are
-// answered, they hear how.
+// connections has clients at two addresses open n connections, write says on each, and leave them open. If answered is set, the
+// clients read the answers.
 func connections(n int, says string, answered bool) func(t *testing.T, l *loaded) {
 	return func(t *testing.T, l *loaded) {
 		var all sync.WaitGroup
@@ -264,22 +264,22 @@ func connections(n int, says string, answered bool) func(t *testing.T, l *loaded
 				for range n / 2 {
 					c, err := d.DialContext(t.Context(), "tcp", l.Addr)
 					if err != nil {
-						continue // it is turned away
+						continue // the server refuses the connection
 					}
 					t.Cleanup(func() { _ = c.Close() })
 					_ = c.SetDeadline(time.Now().Add(time.Minute))
 					if _, err := io.WriteString(c, says); err != nil || !answered {
-						continue // the same
+						continue // the connection may be refused
 					}
 					b := make([]byte, 1<<10)
 					m, err := c.Read(b)
 					if err != nil {
-						continue // the same
+						continue // the connection was refused
 					}
 					status, _ := strconv.Atoi(string(b[min(m, 9):min(m, 12)]))
 					if status >= 400 && status != http.StatusNotFound {
 						rest := make([]byte, 1<<10)
-						if !bytes.Contains(b[:m], []byte("--memory")) { // the body comes by itself
+						if !bytes.Contains(b[:m], []byte("--memory")) { // the body may come in another packet
 							more, _ := c.Read(rest)
 							m += copy(b[m:], rest[:more])
 						}
@@ -295,7 +295,7 @@ func connections(n int, says string, answered bool) func(t *testing.T, l *loaded
 	}
 }
 
-// honest has another client begin a session and call a tool, while what the load has opened is open.
+// honest has another client begin a session and call a tool, while the connections of the load are open.
 func (l *loaded) honest(t *testing.T) {
 	s := l.stranger(t, "127.0.9.8")
 	s.http.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // the test's own server
@@ -306,7 +306,7 @@ func (l *loaded) honest(t *testing.T) {
 	}
 }
 
-// streamsOfHTTP2 has clients of two addresses open so many streams, over connections of HTTP/2.
+// streamsOfHTTP2 has clients at two addresses open n streams, over connections of HTTP/2.
 func streamsOfHTTP2(n int) func(t *testing.T, l *loaded) {
 	return func(t *testing.T, l *loaded) {
 		var all sync.WaitGroup
@@ -324,7 +324,7 @@ func streamsOfHTTP2(n int) func(t *testing.T, l *loaded) {
 						}
 						res, err := transport.RoundTrip(req)
 						if err != nil {
-							continue // its connection was turned away
+							continue // its connection was refused
 						}
 						if res.ProtoMajor != 2 {
 							t.Errorf("it is %s", res.Proto)
@@ -346,7 +346,7 @@ func streamsOfHTTP2(n int) func(t *testing.T, l *loaded) {
 	}
 }
 
-// unread has clients call a tool and not read the answer.
+// unread has clients call a tool without reading the answers.
 func unread(clients, size int) func(t *testing.T, l *loaded) {
 	return func(t *testing.T, l *loaded) {
 		s := l.stranger(t, "127.0.0.1")
@@ -366,20 +366,20 @@ func unread(clients, size int) func(t *testing.T, l *loaded) {
 				t.Fatal(err)
 			}
 		}
-		for _, c := range conns { // all answers have begun
+		for _, c := range conns { // until all answers have begun
 			_ = c.SetReadDeadline(time.Now().Add(time.Minute))
 			if _, err := c.Read(make([]byte, 16)); err != nil {
 				t.Error(err)
 			}
 		}
-		for n := range 20 { // others are answered meanwhile
+		for n := range 20 { // other requests are answered meanwhile
 			status, _, text := s.posts(l.URL, id, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"ping"}`, clients+n+1))
 			l.hears(status, text)
 		}
 	}
 }
 
-// Under load of each kind the program stays within its memory, and clients over a bound are told which it is.
+// Under load of each kind the program stays within its memory, and the errors of clients beyond a bound name the bound.
 func TestMemoryUnderLoad(t *testing.T) {
 	testlong.Only(t, "it takes two minutes")
 	var table strings.Builder
@@ -411,7 +411,7 @@ func TestMemoryUnderLoad(t *testing.T) {
 			}
 			fmt.Fprintf(&table, "%-60s %5d served, %4d refused %6.1f s %4d MB  %.110s\n", load.kind, l.fine, refusals(l.told), time.Since(began).Seconds(), peak>>20, seen)
 
-			// An ordinary client is served afterwards, unless several addresses together hold all that sessions may.
+			// An ordinary client is served afterwards, unless several addresses together hold all the memory for sessions.
 			s := l.stranger(t, "127.0.9.9")
 			s.http.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // the test's own server
 			status, _, text := s.posts(l.URL, "", anInitialize)
@@ -430,7 +430,7 @@ func refusals(told map[string]int) (n int) {
 	return n
 }
 
-// peak returns the most memory that the program has had.
+// peak returns the peak memory of the program.
 func (p *program) peak(t *testing.T) int64 {
 	status := mcptest.Must(os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid)))(t)
 	found := regexp.MustCompile(`VmHWM:\s+(\d+) kB`).FindSubmatch(status)
@@ -441,7 +441,7 @@ func (p *program) peak(t *testing.T) int64 {
 	return kib << 10
 }
 
-// memory returns what the program counts against --memory, by its parts.
+// memory returns the bytes that the program counts against --memory, by its parts.
 func memory(t *testing.T, admin string) map[string]float64 {
 	t.Helper()
 	parts := make(map[string]float64)
@@ -451,8 +451,8 @@ func memory(t *testing.T, admin string) map[string]float64 {
 	return parts
 }
 
-// All that was counted is given back, however calls and sessions end: answered, cancelled, cut, with their server
-// killed, deleted, or expired.
+// All memory that was counted is released, however calls and sessions end: answered, cancelled, cut, with their
+// server killed, deleted, or expired.
 func TestMemoryIsGivenBack(t *testing.T) {
 	t.Parallel()
 	command, pids := marked(`exec "$1" big`, os.Args[0])
@@ -462,7 +462,7 @@ func TestMemoryIsGivenBack(t *testing.T) {
 	call := func(id int, arguments string) string {
 		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"big","arguments":%s}}`, id, arguments)
 	}
-	// begin makes a request, and returns the connection once the answer has begun.
+	// begin writes a request, and returns its connection.
 	begin := func(session, body string) net.Conn {
 		t.Helper()
 		c := mcptest.Must(net.Dial("tcp", p.Addr))(t)
@@ -496,7 +496,7 @@ func TestMemoryIsGivenBack(t *testing.T) {
 	for _, pid := range pids()[2:] {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
-	// Clients without a session: one that reads, one that does not, and one that listens, and is cut.
+	// Clients without a session: one reads its answer, one does not, and one listens, and is cut.
 	body := mcptest.ModernRequest(1, "tools/call", `{}`, `"name":"big","arguments":{"n":2000000}`)
 	if status, _, text := s.posts(p.URL, "", body); status != http.StatusOK || !strings.Contains(text, "xxx") {
 		t.Errorf("a call without a session: %d %.200s", status, text)
@@ -507,7 +507,7 @@ func TestMemoryIsGivenBack(t *testing.T) {
 	conns = append(conns, begin("", mcptest.ModernRequest(1, "subscriptions/listen", `{}`, `"notifications":{"resourceSubscriptions":["x:1"]}`)))
 	_, _ = conns[5].Read(make([]byte, 16))
 	conns[5].Close()
-	for _, id := range sessions[:3] { // the last one expires
+	for _, id := range sessions[:3] { // the last session expires
 		r, err := (&mcptest.Client{URL: p.URL, Session: id, HTTP: s.http}).Exchange(t.Context(), http.MethodDelete, "")
 		if err != nil || r.Status != http.StatusNoContent {
 			t.Fatalf("DELETE: %d %v", r.Status, err)

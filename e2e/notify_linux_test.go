@@ -11,7 +11,7 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// The service of systemd is told when it is ready, which is when its port is open, and when it drains.
+// systemd is notified when the program is ready, with its port open, and when it drains.
 func TestNotify(t *testing.T) {
 	t.Parallel()
 	mcptest.Check(t, build())

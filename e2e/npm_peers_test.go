@@ -24,14 +24,14 @@ import (
 	"holdfast/internal/testport"
 )
 
-// A wild server is one on stdio that people run.
+// A wild is a stdio server that people run.
 type wild struct {
-	command []string // with $DIR for a directory of its own
+	command []string // $DIR stands for the server's own directory
 	call    toolCall
-	want    string // is in the answer
+	want    string // a text in the answer
 }
 
-// wildServers are such servers.
+// wildServers returns the servers that people run, by their names.
 func wildServers(t *testing.T) map[string]wild {
 	dir := npm(t, everything, memoryNpm, filesNpm, playwright, devTools, mcpRemote)
 	script := func(name string, args ...string) []string {
@@ -40,7 +40,7 @@ func wildServers(t *testing.T) map[string]wild {
 	self := mcptest.Must(os.Executable())(t)
 	demo := serve(t, "--demo")
 	return map[string]wild{
-		"Playwright": { // it has no browser, and says so
+		"Playwright": { // it has no browser, and its error says so
 			command: script(playwright, "--headless", "--browser", "firefox", "--output-dir", "$DIR"),
 			call:    toolCall{"browser_navigate", map[string]any{"url": "data:text/html,hello"}}, want: "install",
 		},
@@ -59,7 +59,7 @@ func wildServers(t *testing.T) map[string]wild {
 	}
 }
 
-// serve serves it, with files that outlive the program in state.
+// serve serves w with a store in the directory state, which outlives the program.
 func (w wild) serve(t *testing.T, dir, state string) *program {
 	t.Helper()
 	args := []string{"--store", "file:" + state, "--retry", "50ms", "--response", "sse", "--"}
@@ -73,15 +73,15 @@ func (w wild) serve(t *testing.T, dir, state string) *program {
 	return serveBy(t, cmd)
 }
 
-// asks calls its tool in a peer's session.
+// asks calls the server's tool in a peer's session.
 func (w wild) asks(t *testing.T, c *peer, id int) {
 	t.Helper()
 	arguments := mcptest.Must(json.Marshal(w.call.Arguments))(t)
 	wantOdd(t, c.ask(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":%s}}`, id, w.call.Name, arguments)), id, w.want)
 }
 
-// peers has the tests run that take minutes of many other programs: before a release, and when one of those is taken in a
-// newer version.
+// peers has the tests run that need many other programs and take minutes: before a release, and when the version of such a
+// program changes.
 var peers = flag.Bool("peers", false, "run the tests with real servers, hosts and the go-sdk's own tests, and all of some long tables, which take minutes")
 
 // peersOnly skips a test without -peers.
@@ -93,8 +93,8 @@ func peersOnly(t *testing.T, why string) {
 	testlong.Only(t, why)
 }
 
-// TestPeers serves servers that people run to clients that people use. What is served lives through cuts, a minute of silence,
-// and a SIGKILL of Holdfast.
+// TestPeers serves servers that people run to clients that people use. Sessions and calls survive cuts, a minute of silence, and
+// a SIGKILL of Holdfast.
 func TestPeers(t *testing.T) {
 	peersOnly(t, "it runs servers from npm, and is silent for a minute")
 	t.Parallel()
@@ -112,7 +112,7 @@ func TestPeers(t *testing.T) {
 				t.Run(fmt.Sprintf("TypeScript %d.x, cut", sdk), func(t *testing.T) {
 					url := behind(t, p.URL, 1, func(request string) Cut {
 						if strings.HasPrefix(request, "POST ") && has(request, "mcp-session-id") {
-							return Cut{Bytes: 150, Body: true} // within the first event after the one that has an id
+							return Cut{Bytes: 150, Body: true} // within the event after the first event with an id
 						}
 						return Cut{}
 					})
@@ -134,7 +134,7 @@ func TestPeers(t *testing.T) {
 				b.Say(`{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":%q,"arguments":%s}}`, server.call.Name, arguments)
 				wantOdd(t, b.response("5"), 5, server.want)
 			})
-			time.Sleep(time.Minute) // in which the server checks its peer, and proxies and clients would give up
+			time.Sleep(time.Minute) // in this time the server checks its peer, and proxies and clients would give up
 			server.asks(t, c, 6)
 			p.signal(t, os.Kill)
 			_ = p.wait(t, time.Minute)
@@ -144,8 +144,8 @@ func TestPeers(t *testing.T) {
 	}
 }
 
-// TestPeersPing serves Playwright's server over HTTP, which pings its client every three seconds once a tool was called, and ends
-// the session without an answer within a second. Its client reads no standalone stream.
+// TestPeersPing serves Playwright's server over HTTP. After the first call of a tool, the server pings its client every three
+// seconds, and ends the session if no answer comes within a second. The client reads no standalone stream.
 func TestPeersPing(t *testing.T) {
 	peersOnly(t, "it runs a server from npm, and is silent for twenty seconds")
 	t.Parallel()
@@ -209,7 +209,7 @@ func TestPeersPing(t *testing.T) {
 	}
 }
 
-// aliveStdio makes the test binary a server of the go-sdk that pings its client every half second, and ends without an answer.
+// aliveStdio makes the test binary a server of the go-sdk that pings its client every half second, and ends if no answer comes.
 func aliveStdio([]string) {
 	var pings atomic.Int64
 	server := mcp.NewServer(&mcp.Implementation{Name: "alive", Version: "1"}, &mcp.ServerOptions{KeepAlive: 500 * time.Millisecond})
@@ -237,7 +237,7 @@ func aliveStdio([]string) {
 	runStdio(server)
 }
 
-// FAILURES 19: a go-sdk server with KeepAlive, as a process: it is the same before a call, in which its client is away, and after.
+// FAILURES 19: a go-sdk server with KeepAlive is the same process before, in and after a call in which its client is away.
 func TestFailure19KeepAliveProcess(t *testing.T) {
 	t.Parallel()
 	self := mcptest.Must(os.Executable())(t)
@@ -255,7 +255,7 @@ func TestFailure19KeepAliveProcess(t *testing.T) {
 			}
 			first := process(c.ask(call(1, 0)))
 			away := c.listen("POST", "", call(2, 2))
-			away.next() // an id
+			away.next() // an event with an id
 			away.Close()
 			back := c.listen("GET", away.LastID, "").rest()
 			if got := strings.Join(back.received, " "); !strings.HasPrefix(got, "result ") || !strings.HasSuffix(got, "of process "+first) {

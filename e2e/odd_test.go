@@ -10,15 +10,15 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// An oddAnswer is what a server says when a tool is called: nearly JSON, nearly JSON-RPC, or more than the answer.
+// An oddAnswer is a server's answer to a tool call: nearly JSON, nearly JSON-RPC, or more than the answer.
 type oddAnswer struct {
-	text string // lines, each one message; ID stands for the id of the request, and ⏎ for the end of a line within a message
-	want string // is in the response that the client gets: of the result where the meaning is clear, else of the error
-	json string // the same where the text is one body of JSON, if that is another
-	pipe string // the same on stdio, if that is another
+	text string // lines with a message each; ID stands for the id of the request, and ⏎ for a newline within a message
+	want string // a text in the client's response: in its result if the meaning is clear, else in its error
+	json string // want if the text is one body of JSON; "": the same
+	pipe string // want on stdio; "": the same
 }
 
-// on returns what a client gets of a server whose answer is one body, or on stdio.
+// on returns the text that the client's response contains. body says that the answer is one body, pipe that it is on stdio.
 func (a oddAnswer) on(body, pipe bool) string {
 	switch {
 	case body && a.json != "":
@@ -29,7 +29,7 @@ func (a oddAnswer) on(body, pipe bool) string {
 	return a.want
 }
 
-// oddAnswers are the answers of FAILURES 20, by their names.
+// oddAnswers returns the answers of FAILURES 20, by their names.
 func oddAnswers() map[string]oddAnswer {
 	const fine = `"result":{"content":[{"type":"text","text":"fine"}]}}`
 	content := func(text string) string {
@@ -83,7 +83,7 @@ func oddAnswers() map[string]oddAnswer {
 	}
 }
 
-// odd is an odd server.
+// odd is a server with the tools "odd", which gives odd answers, "even" and "silent".
 var odd = mcptest.Answers{
 	"initialize": func(m jsonrpc.Message, _ func(string)) string {
 		return mcptest.Result(m, mcptest.Welcome(m, `{"tools":{},"logging":{}}`))
@@ -104,14 +104,14 @@ func (a oddAnswer) to(m jsonrpc.Message) string {
 	return strings.ReplaceAll(a.text, "ID", string(m.ID))
 }
 
-// oddStdio makes the test binary an odd server on stdio. If arguments name a method and an answer, it gives that answer to
-// that method.
+// oddStdio makes the test binary an odd server on stdio. If args name a method and an odd answer, requests of that method get
+// that answer.
 func oddStdio(args []string) {
 	mcptest.Stdio(func(m jsonrpc.Message, say func(string)) string {
 		switch {
 		case m.Kind == jsonrpc.Request && len(args) == 2 && m.Method == args[0]:
 			return oddAnswers()[args[1]].to(m)
-		case string(m.ID) == "5.0": // the answer to a request of ours, as it is written
+		case string(m.ID) == "5.0": // the client's answer to the server's request, to show its exact text
 			return fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"under 5.0: %s"}}`,
 				strings.ReplaceAll(string(m.Raw), `"`, "'"))
 		}

@@ -19,12 +19,12 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// markVariable is in the environment of everything that the command of marked
-// starts, and of nothing else.
+// markVariable is in the environment of all processes that the command of marked starts, and of
+// no others.
 const markVariable = "HOLDFAST_E2E_MARK"
 
-// marked returns a command line that runs a shell script, and a function that
-// finds the processes it has led to.
+// marked returns a command line that runs a shell script, and a function that returns the
+// processes that the script has started.
 func marked(script string, args ...string) (command []string, pids func() []int) {
 	mark := markVariable + "=" + rand.Text()
 	command = append([]string{"--", "env", mark, "sh", "-c", script, "sh"}, args...)
@@ -38,10 +38,10 @@ func marked(script string, args ...string) (command []string, pids func() []int)
 	}
 }
 
-// children returns the processes whose parent is pid.
+// children returns the child processes of pid.
 func children(pid int) (pids []int) {
 	mcptest.Processes("stat", func(child int, stat []byte) {
-		_, rest, _ := bytes.Cut(stat, []byte(") ")) // its name, which may hold anything
+		_, rest, _ := bytes.Cut(stat, []byte(") ")) // this cuts the name of the process, which may contain anything
 		if fields := strings.Fields(string(rest)); len(fields) > 1 && fields[0] != "Z" && fields[1] == strconv.Itoa(pid) {
 			pids = append(pids, child)
 		}
@@ -49,8 +49,8 @@ func children(pid int) (pids []int) {
 	return pids
 }
 
-// Failure 9: holdfast is killed with sessions that are idle, in a call, and have
-// started daemons. Nothing that it started is left.
+// Failure 9: holdfast is killed while it has sessions that are idle or in a call, and have
+// started daemons. No process that it started is left.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	sessions := testlong.Either(4, 12)
@@ -78,19 +78,19 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// Failure 9: clients, 200 with -long, vanish without DELETE, some of them during set-up. What
-// was started for them goes when their sessions expire; who is busy stays.
+// Failure 9: clients, 200 with -long, vanish without DELETE, some of them during set-up. The
+// processes of their sessions end when the sessions expire; the process of a busy session stays.
 func TestAbandoned(t *testing.T) {
 	t.Parallel()
 	sessions := testlong.Either(30, 200)
-	// A server that does no more than initialize, so that many can run.
+	// A server that answers initialize only, so that many can run.
 	command, pids := marked(`sleep 1000 & while read -r line; do case $line in *'"initialize"'*)
 		echo '{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"sh","version":"1"}}}';;
 		esac; done`)
 	p := serve(t, append([]string{"--session-ttl", "3s", "--drain", "100ms"}, command...)...)
 	busy := connect(t, p)
 	stays := busy.listen("POST", "", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"never"}}`)
-	stays.Close() // nobody reads, but it runs
+	stays.Close() // no client reads the call, but it runs
 	own := len(pids())
 
 	var all sync.WaitGroup
@@ -102,7 +102,7 @@ func TestAbandoned(t *testing.T) {
 			vanish(t, p, time.Duration(i%2*i/8)*time.Millisecond)
 		})
 	}
-	all.Wait() // those who waited for their answer have received from a process of theirs
+	all.Wait() // clients that waited have received an answer of their own process
 	mcptest.Eventually(t, "the processes of those who vanished gone", time.Minute, func() bool { return len(pids()) == own })
 	if err := p.stop(t); err != nil {
 		t.Errorf("holdfast: %v", err)
@@ -110,8 +110,8 @@ func TestAbandoned(t *testing.T) {
 	mcptest.Eventually(t, "all processes gone", time.Minute, func() bool { return len(pids()) == 0 })
 }
 
-// vanish begins a session and drops the connection: patience after asking for
-// it, or, if that is 0, when it is there.
+// vanish begins a session and closes the connection: patience after the request, or, if
+// patience is 0, after the answer.
 func vanish(t *testing.T, p *program, patience time.Duration) {
 	conn, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", p.Addr)
 	if err != nil {
@@ -142,8 +142,8 @@ func vanish(t *testing.T, p *program, patience time.Duration) {
 	}
 }
 
-// Failure 9: a server that is killed fails its calls at once, and says so; the
-// next call of the session gets a new one. Sessions do not hear of each other,
+// Failure 9: the calls of a server that is killed fail soon, with an error that says so; the
+// next call of the session gets a new server. Sessions do not get messages of other sessions,
 // though all use the same request ids.
 func TestServerKilled(t *testing.T) {
 	t.Parallel()

@@ -27,8 +27,8 @@ import (
 	"holdfast/internal/testport"
 )
 
-// wantOutage waits for the line that says that something is back, and looks at what was logged after the first n lines: one line of
-// level Warn that says away, with what it has to say, and then one of level Info that says back. The others are those that may be there.
+// wantOutage waits for a line with the text back in the log, and checks the lines after the first n: one line of level Warn with
+// the text away, and then one of level Info with the text back. Lines with the texts in others may be there too.
 func wantOutage(t *testing.T, p *program, n int, away, back string, others ...string) (away1, back1 string) {
 	t.Helper()
 	mcptest.Eventually(t, back, time.Minute, func() bool { return strings.Contains(strings.Join(p.log.Lines("time=")[n:], ""), back) })
@@ -57,14 +57,14 @@ func wantOutage(t *testing.T, p *program, n int, away, back string, others ...st
 	return away1, back1
 }
 
-// TestOutageOfStore has the store of one or two nodes killed under calls, and started again: each node logs one line when it goes and one when it
-// is back, with how many calls wait and were refused.
+// TestOutageOfStore kills the store of one or two nodes during calls, and starts it again: each node logs one line when the store
+// is away, with the number of waiting calls, and one line when it is back, with the number of refused requests.
 func TestOutageOfStore(t *testing.T) {
 	testlong.Only(t, "a store is away for seconds")
 	t.Parallel()
 	engines := map[string]func(t *testing.T) (url, place string, kill, restart func()){
 		"redis": func(t *testing.T) (string, string, func(), func()) {
-			s := redistest.Start(t, "--appendfsync", "always") // else a disk that is slow may lose what it has acknowledged
+			s := redistest.Start(t, "--appendfsync", "always") // else Redis on a slow disk may lose data that it has acknowledged
 			return s.URL(), s.URL(), s.Kill, s.Restart
 		},
 		"nats": func(t *testing.T) (string, string, func(), func()) {
@@ -143,7 +143,7 @@ func tryBegin(t *testing.T, p *program) (status int, head http.Header, text stri
 	return r.Status, r.Header, r.Body
 }
 
-// An outUpstream is a server over HTTP that a test stops and starts again, at the same address. What it knew it has forgotten then.
+// An outUpstream is a server over HTTP that a test stops and starts again, at the same address. A stop makes it forget its sessions.
 type outUpstream struct {
 	t       *testing.T
 	at      string
@@ -153,7 +153,7 @@ type outUpstream struct {
 	calls   atomic.Int32
 
 	mu    sync.Mutex
-	conns []net.Conn // that were accepted, also those that have become WebSockets
+	conns []net.Conn // the accepted connections, also those that have become WebSockets
 }
 
 func startUpstream(t *testing.T, handler func(*mcp.Server) http.Handler) *outUpstream {
@@ -220,8 +220,9 @@ func socketOf(t *testing.T) func(*mcp.Server) http.Handler {
 	}
 }
 
-// TestOutageOfUpstream has a server over HTTP stopped under calls of several sessions, and started again: there is one line when it goes, with how
-// many calls wait, and one when it is back, with what was lost, however it is reached. One that is not there at the first request has them, too.
+// TestOutageOfUpstream stops an upstream server during calls of several sessions, and starts it again: the log has one line when the server is away,
+// and one when it is back, with the numbers of lost calls and sessions, for each transport. If the server is away at the first request, the log has
+// the lines too.
 func TestOutageOfUpstream(t *testing.T) {
 	testlong.Only(t, "a server is away for seconds")
 	t.Parallel()
@@ -235,9 +236,9 @@ func TestOutageOfUpstream(t *testing.T) {
 		path    string
 		config  string // a configuration file with the server at %s; empty: --upstream
 		scheme  string
-		at      string // where it is served
+		at      string // the path of the endpoint
 		tool    string
-		first   bool // it is away at the first request
+		first   bool // the server is away at the first request
 	}{
 		"Streamable HTTP": {handler: streamable},
 		"first":           {handler: streamable, first: true},

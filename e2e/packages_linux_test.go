@@ -26,7 +26,7 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// packages makes the packages of a release, in which the program for this platform is the one that is tested.
+// packages makes the packages of a release, with the program under test as the program for this platform.
 func packages(t *testing.T) (dir string) {
 	t.Helper()
 	mcptest.Check(t, build())
@@ -59,14 +59,14 @@ func packages(t *testing.T) (dir string) {
 	return dir
 }
 
-// A registry gives packages to npm.
+// A registry serves packages to npm.
 type registry struct {
 	URL     string
 	mu      sync.Mutex
-	fetched []string // the archives
+	fetched []string // the names of the packages that were fetched
 }
 
-// newRegistry begins a registry that has the packages of a directory.
+// newRegistry starts a registry with the packages in a directory.
 func newRegistry(t *testing.T, dir string) *registry {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -131,7 +131,7 @@ require("readline").createInterface({ input: process.stdin }).on("line", async (
 }).on("close", () => process.exit(0));
 `
 
-// throughACut makes a call whose connection is cut, and reads the rest on another.
+// throughACut makes a call, cuts its connection, and reads the rest of the call on another connection.
 func throughACut(t *testing.T, p *program) {
 	t.Helper()
 	c := connect(t, p)
@@ -144,8 +144,8 @@ func throughACut(t *testing.T, p *program) {
 	}
 }
 
-// In an empty directory with an empty cache, npx and pip install the packages, and a call survives a cut. Nothing is fetched but the package
-// and the program of this platform. The script passes on signals, the exit code and stdin.
+// In an empty directory with an empty cache, npx and pip install the packages, and a call survives a cut. npm fetches only the
+// package and the program of this platform. The script passes on signals, the exit code and stdin.
 func TestPackages(t *testing.T) {
 	t.Parallel()
 	npx, err := exec.LookPath("npx")
@@ -184,8 +184,8 @@ func TestPackages(t *testing.T) {
 				t.Errorf("npm has fetched %q", r.fetched)
 			}
 			r.mu.Unlock()
-			p.signal(t, syscall.SIGTERM) // which npx passes on to a shell alone
-			_ = p.wait(t, time.Minute)   // until all that writes to its stderr has ended
+			p.signal(t, syscall.SIGTERM) // npx passes the signal on to a shell only
+			_ = p.wait(t, time.Minute)   // until all processes that write to its stderr have ended
 			if !strings.Contains(p.log.String(), "msg=stopped") {
 				t.Errorf("after SIGTERM for npx: %s", p.log.String())
 			}

@@ -14,7 +14,7 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// stripping returns the URL of a proxy that serves what is at a URL under a prefix, which it removes.
+// stripping returns the URL of a proxy that serves the server at to under a path prefix, and removes the prefix.
 func stripping(t *testing.T, to, prefix string) string {
 	t.Helper()
 	at := mcptest.Must(url.Parse(to))(t)
@@ -37,10 +37,10 @@ func TestEndpointEvent(t *testing.T) {
 		u := mcptest.Must(get.Parse(endpoint))(t)
 		return u.String()
 	}
-	appended := func(get *url.URL, endpoint string) string { // Java: the server has no path
+	appended := func(get *url.URL, endpoint string) string { // Java: the server's URL has no path
 		return get.Scheme + "://" + get.Host + endpoint
 	}
-	beside := func(get *url.URL, endpoint string) string { // Kotlin: what is after the directory
+	beside := func(get *url.URL, endpoint string) string { // Kotlin: relative to the URL's directory
 		dir := get.String()[:strings.LastIndexByte(get.String(), '/')]
 		return dir + "/" + strings.TrimPrefix(endpoint, "/")
 	}
@@ -110,7 +110,7 @@ func TestEndpointEvent(t *testing.T) {
 	}
 }
 
-// TestSlash is a slash at the end of an endpoint's path: it is served as that without, and not by a redirect.
+// TestSlash requests endpoints with a slash at the end of the path: they are served as without the slash, and not by a redirect.
 func TestSlash(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "mcp.json")

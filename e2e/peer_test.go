@@ -12,7 +12,7 @@ import (
 	"holdfast/internal/sse"
 )
 
-// A peer is a client that shows every detail: one session, over HTTP as it is.
+// A peer is a client with one session that shows every detail of HTTP.
 type peer struct {
 	*mcptest.Client
 	t *testing.T
@@ -46,7 +46,7 @@ type listener struct {
 	retry    time.Duration
 }
 
-// listen begins to read the stream that a request is answered with.
+// listen makes a request, and begins to read the stream that answers it.
 func (c *peer) listen(method, lastID, body string) *listener {
 	c.t.Helper()
 	events, err := mcptest.NewStream(c.send(method, lastID, body)) //nolint:bodyclose // the stream closes it
@@ -104,7 +104,7 @@ func (l *listener) rest() *listener {
 	return l
 }
 
-// counted is what is received of a count, after the first steps.
+// counted returns the messages of a call of count that come after the first steps.
 func counted(after, to int) (want []string) {
 	for i := after + 1; i <= to; i++ {
 		want = append(want, fmt.Sprintf("progress %d", i))

@@ -33,11 +33,11 @@ func asPID1(t *testing.T, args ...string) *exec.Cmd {
 	return run(`exec "$@"`, append([]string{built, "serve", "--listen", "127.0.0.1:0"}, args...)...)
 }
 
-// In a container, Holdfast is the first process and inherits what servers started and do not wait for. It
-// reaps it, and its signals and exit code are those of any Holdfast.
+// In a container, Holdfast is the first process and inherits processes that servers have started and do
+// not wait for. It reaps them, and handles signals and its exit code as everywhere.
 func TestPID1(t *testing.T) {
 	t.Parallel()
-	// The orphan lives until a file exists; by then its parent is gone, and it is PID 1's.
+	// The orphan lives until a file exists; by then its parent has ended, and PID 1 has inherited it.
 	end := filepath.Join(t.TempDir(), "end")
 	command, pids := marked(`( sh -c 'while [ ! -e "$1" ]; do sleep 0.05; done' orphan "$1" >/dev/null 2>&1 & ); exec "$2" stdio`, end, os.Args[0])
 	p := serveBy(t, asPID1(t, command...))
@@ -64,7 +64,7 @@ func TestPID1(t *testing.T) {
 	mcptest.Eventually(t, "all processes gone", time.Minute, func() bool { return len(pids()) == 0 })
 }
 
-// What kills Holdfast in a container is the exit code of the container, and ends all that it started.
+// If a signal kills Holdfast in a container, the container's exit code says so, and all processes that Holdfast started end.
 func TestPID1Killed(t *testing.T) {
 	t.Parallel()
 	command, pids := marked(`exec "$1" stdio`, os.Args[0])

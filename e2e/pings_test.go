@@ -17,8 +17,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// checking is a server that checks its peer, as go-sdk's with KeepAlive, Java's and Playwright's do, without a deadline: it goes on
-// when it has its answer. It does so before it answers initialize, and in each call.
+// checking is a server that sends requests to its peer, as the go-sdk's with KeepAlive, Java's and Playwright's do, without a
+// deadline: it waits for each answer. It does so before it answers initialize, and in each call.
 func checking() mcptest.Script {
 	var q mcptest.Questions
 	ask := func(method string, say func(string)) string {
@@ -49,16 +49,16 @@ func checking() mcptest.Script {
 	}.Script
 }
 
-// checks are what it asks in a call, and rightly what it hears.
+// checks are the methods of the server's requests in a call, and heardOfChecks has the right answers.
 var checks = []string{"ping", "vendor/unknown", "roots/list", "sampling/createMessage", "elicitation/create", "ping"}
 
 const heardOfChecks = "ping {}, vendor/unknown -32601, roots/list -32601, sampling/createMessage -32601, elicitation/create -32601, ping {}"
 
-// FAILURES 19: whatever a server asks of a peer that is only there is answered at once, behind every backend, before
-// initialize is answered and in a call; and the client, which never answers, is told nothing of it.
+// FAILURES 19: a server's requests are answered at once, a ping with a result and others with an error, behind every backend,
+// before initialize is answered and in a call. The client, which never answers, gets none of them.
 func TestFailure19ServerChecks(t *testing.T) {
 	t.Parallel()
-	// Where what it asks goes is said by the paths of [mcptest.Server].
+	// The paths of [mcptest.Server] choose the stream for the server's requests.
 	up := mcptest.Serve(t, &mcptest.Server{Listens: true, New: checking})
 	self := mcptest.Must(os.Executable())(t)
 	command := []string{"--", self, "checking"}
@@ -86,7 +86,7 @@ func TestFailure19ServerChecks(t *testing.T) {
 			call := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":%q,"arguments":{}}}`, tool)
 			if name == "stateless" {
 				r := post(t, url, "", "", call)
-				// It has no session in which anything could be asked.
+				// Without a session the server can ask the client nothing.
 				want := strings.NewReplacer("list -32601", "list -32600", "Message -32601", "Message -32600", "create -32601", "create -32600").Replace(heardOfChecks)
 				if !strings.Contains(r.Body, want) || strings.Contains(r.Body, "question-") {
 					t.Errorf("%d %s", r.Status, r.Body)
@@ -94,12 +94,12 @@ func TestFailure19ServerChecks(t *testing.T) {
 				return
 			}
 			c := connect(t, &program{URL: url})
-			// Its client stays, without a standalone stream, and ignores what it does not expect.
+			// The client stays, without a standalone stream, and ignores requests.
 			told, err := mcptest.Read(c.send("POST", "", call), nil) //nolint:bodyclose // Read closes it
 			if err != nil || !strings.Contains(told.Body, heardOfChecks) || strings.Contains(told.Body, "question-") {
 				t.Errorf("a client that is there gets %s, %v", told.Body, err)
 			}
-			// Its client is away, and comes back for the result.
+			// The client is away, and comes back for the result.
 			ctx, leave := context.WithCancel(t.Context())
 			from := &mcptest.Client{URL: url, Session: c.Session, HTTP: c.HTTP}
 			resp, err := from.Send(ctx, http.MethodPost, strings.Replace(call, `"id":1`, `"id":2`, 1))

@@ -17,20 +17,20 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// The machine of a node with file: loses its power. What a client was told before is
-// there, but for the last second (with sync=always: all of it); what is lost is said,
-// and no tool runs again because what says that it ran is lost. (Failure 1)
+// The machine of a node with a file: store loses its power. Messages that a client had received are
+// kept, except those of the last second (with sync=always: all are kept). The client gets an error for
+// a call that is lost, and no tool runs again because the record of its run is lost. (Failure 1)
 //
-// The power is lost again and again of one run of a node: strace has recorded what it
-// did to its files, so that a disk can be made as it may be at any time.
+// For one run of a node, the power is lost at several times: strace has recorded the node's
+// system calls on its files, so that the test can make the disk as it may be at any time.
 func TestPowerLost(t *testing.T) {
 	if testlong.Race {
 		t.Skip("a program with the race detector takes its time under strace")
 	}
 	for _, sync := range []struct {
 		name, query string
-		most        time.Duration // that may be lost
-		keys        bool          // a call with a key has all that was said before brought to the disk
+		most        time.Duration // how much time may be lost
+		keys        bool          // a call with a key syncs all messages before it to the disk
 	}{{"always", "?sync=always", 0, true}, {"default", "", time.Second + busy, false}, {"keys", "", time.Second + busy, true}} {
 		t.Run(sync.name, func(t *testing.T) {
 			t.Parallel()
@@ -42,7 +42,7 @@ func TestPowerLost(t *testing.T) {
 			t.Logf("seed %d", seed)
 			r := rand.New(rand.NewPCG(seed, 1))
 			for i := range times {
-				// Right after somebody was told how a call ended.
+				// Right after a client has received the end of a call.
 				half := len(p.calls) / 2
 				cut := p.calls[half+r.IntN(half)].said.Add(time.Millisecond / 10)
 				if i > 0 && i == times-1 {
@@ -54,17 +54,17 @@ func TestPowerLost(t *testing.T) {
 	}
 }
 
-// busy is how much longer it may take on a machine that has much else to do: what was
-// acknowledged ages while the disk is slow, though nothing more is.
+// busy is how much longer a sync may take on a busy machine: while the disk is slow, messages
+// that were acknowledged get older, though no others are acknowledged.
 const busy = time.Second
 
-// A poweredNode is a recorded run of a node, and what its clients know of it.
+// A poweredNode is a recorded run of a node, with the calls of its clients.
 type poweredNode struct {
 	query        string
 	steps        []step
 	dir          string
 	traces       string
-	begun, ended time.Time // between these clients made calls
+	begun, ended time.Time // clients made calls between these times
 	calls        []*poweredCall
 }
 
@@ -73,11 +73,11 @@ type poweredCall struct {
 	id         int64
 	session    string
 	callRecord *callRecord
-	opened     time.Time // when the session was known to its client
-	said       time.Time // when the client had received all, or could not
+	opened     time.Time // when the client had the session's id
+	said       time.Time // when the client had received the whole call, or had given up
 }
 
-// powered runs a node for a while, and kills it.
+// powered runs a node with clients for a while, and kills it.
 func powered(t *testing.T, query string, keys bool, long time.Duration) *poweredNode {
 	t.Helper()
 	p := &poweredNode{query: query, dir: filepath.Join(t.TempDir(), "store")}
@@ -140,8 +140,8 @@ func powered(t *testing.T, query string, keys bool, long time.Duration) *powered
 	return p
 }
 
-// lose loses the power at a time, starts a node on what is left, and has the clients
-// ask it what they have asked before.
+// lose makes the disk as after a loss of power at the time cut, starts a node on it, and has
+// the clients read and repeat their calls there.
 func (p *poweredNode) lose(t *testing.T, cut time.Time, most time.Duration, r *rand.Rand) {
 	t.Helper()
 	n := slices.IndexFunc(p.steps, func(s step) bool { return s.at > float64(cut.UnixNano())/1e9 })
@@ -165,7 +165,7 @@ func (p *poweredNode) lose(t *testing.T, cut time.Time, most time.Duration, r *r
 	sessions := map[string]bool{}
 	for _, c := range p.calls {
 		if c.opened.After(cut) {
-			continue // there was no such session
+			continue // the session did not exist yet
 		}
 		if !sessions[c.session] {
 			sessions[c.session] = true
@@ -189,7 +189,7 @@ func (p *poweredNode) lose(t *testing.T, cut time.Time, most time.Duration, r *r
 	f.nodes[0].end()
 }
 
-// A loss is what is found after the power was lost at a time.
+// A loss has the results after the power was lost at the time cut.
 type loss struct {
 	*poweredNode
 	t     *testing.T
@@ -202,15 +202,15 @@ type loss struct {
 	kept, said, unknown int
 }
 
-// must says whether a call must be there with all that was said.
+// must reports whether all messages of a call must be kept.
 func (l *loss) must(c *poweredCall) bool {
 	return c.callRecord.over() && c.callRecord.ended.Add(l.most).Before(l.cut)
 }
 
-// mtimeStep is how far behind a file's time may be.
+// mtimeStep bounds how far a file's modification time may be behind the clock.
 const mtimeStep = 20 * time.Millisecond
 
-// ran is how often a call has run: before the power was lost, and since.
+// ran returns how often a call has run, before the power was lost and after it.
 func (l *loss) ran(name string) (times int) {
 	for _, dir := range []string{l.traces, l.fleet.traces} {
 		info, err := os.Stat(filepath.Join(dir, name))
@@ -221,7 +221,7 @@ func (l *loss) ran(name string) (times int) {
 	return times
 }
 
-// isGone says whether a client was told that its session is.
+// isGone reports whether the client got 404 for its session.
 func isGone(s *callRecord) bool { return s.err != nil && strings.Contains(s.err.Error(), ": 404 ") }
 
 // read reads a call again, from its first event.
@@ -241,7 +241,7 @@ func (l *loss) read(ctx context.Context, client *specClient, c *poweredCall) {
 	}
 }
 
-// anew makes another call in a session that its client knew: that is there.
+// anew makes another call in a session that its client knew, and checks that the session is kept.
 func (l *loss) anew(ctx context.Context, client *specClient, c *poweredCall) {
 	q := request{tool: "look", args: workArgs{ID: c.args.ID + "-anew", Steps: 1, MS: 1}}
 	s := &callRecord{ids: make(map[string]bool), retry: 20 * time.Millisecond}
@@ -251,7 +251,7 @@ func (l *loss) anew(ctx context.Context, client *specClient, c *poweredCall) {
 	}
 }
 
-// ask makes a call again under its key, as if nothing had been received of it.
+// ask makes a call again with its key, as a client that has received no event of it.
 func (l *loss) ask(ctx context.Context, client *specClient, c *poweredCall) {
 	before := l.ran(c.args.ID)
 	s := &callRecord{ids: make(map[string]bool), retry: 20 * time.Millisecond}

@@ -19,11 +19,11 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// A recording is what a process has done to the files of a directory, as strace saw it:
-// from it a disk is made as it may be after the machine has lost its power.
+// A recording has the system calls of a process on the files of a directory, from strace. From
+// it the tests make the disk as it may be after the machine has lost its power.
 
-// recorder is what starts a process so that it is recorded. The test is skipped where
-// that is not allowed, and without -long.
+// recorder returns the command that starts a process under strace. It skips the test where
+// strace is not allowed, and without -long.
 func recorder(t *testing.T, file string) []string {
 	t.Helper()
 	_, err := exec.LookPath("strace")
@@ -35,17 +35,17 @@ func recorder(t *testing.T, file string) []string {
 		"-e", "trace=openat,write,pwrite64,fsync,fdatasync,rename,renameat,renameat2,unlink,unlinkat,rmdir,mkdir,mkdirat,truncate,ftruncate"}
 }
 
-// A step is one system call that has succeeded.
+// A step is a system call that has succeeded.
 type step struct {
-	begun, ended int // which of all beginnings and ends of calls these were
+	begun, ended int // the lines of the recording where the call begins and ends
 	at           float64
 	call         string
-	path         string // what it was about
-	to           string // its new name
+	path         string // the file of the call
+	to           string // the new name of a rename
 	data         []byte
 	offset       int64 // less than 0: at the end
 	truncate     bool
-	sync         bool // what is written is on the disk when it returns
+	sync         bool // each write to the file is on the disk when it returns
 }
 
 var (
@@ -65,7 +65,7 @@ func unescape(s string) string {
 	})
 }
 
-// record reads what strace has written about the files below a directory.
+// record reads the steps for files below dir from the output of strace.
 func record(t *testing.T, file, dir string) []step {
 	t.Helper()
 	f := mcptest.Must(os.Open(file))(t)
@@ -104,7 +104,7 @@ func record(t *testing.T, file, dir string) []step {
 	return all
 }
 
-// parseStep reads one call, if it is one that matters.
+// parseStep reads one system call. ok says that it has succeeded and changes or syncs a file.
 func parseStep(text string) (s step, ok bool) {
 	r := returned.FindAllStringSubmatch(text, -1)
 	if r == nil || strings.HasPrefix(r[len(r)-1][1], "-") {
@@ -155,13 +155,13 @@ func parseStep(text string) (s step, ok bool) {
 // An inode is a file, or a directory.
 type inode struct {
 	dir    bool
-	synced []byte // what is on the disk for sure
-	later  []step // what was done to it since
-	always bool   // each write is brought to the disk
-	full   bool   // it was given another's name, before which file systems write it
+	synced []byte // the content that is on the disk for sure
+	later  []step // the steps on the file since synced
+	always bool   // each write is synced to the disk
+	full   bool   // it has replaced another file by a rename, before which file systems write its content
 }
 
-// now is what a process reads from it.
+// now returns the content that a process reads from the file.
 func (i *inode) now() []byte { return applied(i.synced, i.later) }
 
 func applied(b []byte, steps []step) []byte {
@@ -190,13 +190,13 @@ func (s *step) apply(b []byte) []byte {
 	return b
 }
 
-// A disk is the files of a directory: which names they have for those who look, and
-// which names are on the disk for sure.
+// A disk is the files of a directory: names are the names that a process sees, and synced those
+// that are on the disk for sure.
 type disk struct {
 	names, synced map[string]*inode
 }
 
-// play repeats what was recorded, up to the n-th line.
+// play repeats the steps up to the n-th line of the recording.
 func play(steps []step, n int) *disk {
 	d := &disk{names: map[string]*inode{}, synced: map[string]*inode{}}
 	for k, s := range steps {
@@ -242,9 +242,9 @@ func play(steps []step, n int) *disk {
 	return d
 }
 
-// sync is an fsync: what had been done when it began is on the disk.
+// sync is an fsync: steps that had ended when it began are on the disk.
 func (d *disk) sync(s step, is *inode, before []step) {
-	if is == nil || is.dir { // the directory itself was there before
+	if is == nil || is.dir { // the recorded directory itself existed before, so it has no inode
 		for _, names := range []map[string]*inode{d.synced, d.names} {
 			for path := range names {
 				if filepath.Dir(path) == s.path {
@@ -261,7 +261,7 @@ func (d *disk) sync(s step, is *inode, before []step) {
 	is.synced, is.later = applied(is.synced, is.later[:n]), is.later[n:]
 }
 
-// keep brings a name to the disk, unless it has changed since an fsync began.
+// keep syncs a name to the disk, unless it has changed since an fsync began.
 func (d *disk) keep(path string, sync step, before []step) {
 	for i := len(before) - 1; i >= 0 && before[i].ended > sync.begun; i-- {
 		if s := before[i]; s.path == path && s.call != "pwrite64" && s.call != "write" || s.to == path {
@@ -275,8 +275,8 @@ func (d *disk) keep(path string, sync step, before []step) {
 	}
 }
 
-// lose writes into a directory what may be left of a disk after the power was lost: all
-// that was brought to it, and of what was not any part.
+// lose writes to a directory the files that may be left after the power was lost: all that was
+// synced, and any part of the rest.
 func (d *disk) lose(t *testing.T, from, to string, r *rand.Rand) {
 	t.Helper()
 	left := map[string]*inode{}
@@ -291,7 +291,7 @@ func (d *disk) lose(t *testing.T, from, to string, r *rand.Rand) {
 	}
 	for path, is := range d.synced {
 		if d.names[path] == nil && r.IntN(2) == 0 {
-			left[path] = is // it was removed, and that is not on the disk
+			left[path] = is // the file was removed, but the removal is not on the disk
 		}
 	}
 	for _, path := range slices.Sorted(maps.Keys(left)) {
@@ -301,23 +301,23 @@ func (d *disk) lose(t *testing.T, from, to string, r *rand.Rand) {
 			continue
 		}
 		if _, err := os.Stat(filepath.Dir(target)); err != nil {
-			continue // its directory is lost
+			continue // the file's directory is lost
 		}
 		mcptest.Check(t, os.WriteFile(target, is.left(r), 0o600))
 	}
 }
 
-// left is what is left of a file.
+// left returns the content that may be left of a file.
 func (i *inode) left(r *rand.Rand) []byte {
 	if i.full {
 		return i.now()
 	}
 	switch r.IntN(4) {
-	case 0: // nothing more
+	case 0: // only the synced content
 		return i.synced
-	case 1: // all
+	case 1: // all later steps
 		return i.now()
-	case 2: // the first, and half of the next
+	case 2: // the first later steps, and half of the next one
 		if len(i.later) == 0 {
 			return i.synced
 		}
@@ -326,7 +326,7 @@ func (i *inode) left(r *rand.Rand) []byte {
 		torn.data = torn.data[:len(torn.data)/2]
 		return applied(applied(i.synced, i.later[:n]), []step{torn})
 	}
-	b := slices.Clone(i.synced) // any, in any order: what is missing between is zero
+	b := slices.Clone(i.synced) // any of the later steps; gaps between them are zero bytes
 	for _, s := range i.later {
 		if r.IntN(2) == 0 {
 			b = s.apply(b)

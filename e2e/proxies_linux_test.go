@@ -21,7 +21,7 @@ import (
 	"holdfast/internal/testport"
 )
 
-// printed returns the first block of a language in docs/proxies.md.
+// printed returns the first code block of a language in docs/proxies.md.
 func printed(t *testing.T, language string) string {
 	t.Helper()
 	m := regexp.MustCompile("(?s)```" + language + "\n(.*?)```").FindStringSubmatch(string(fromRoot(t, "docs", "proxies.md")))
@@ -31,7 +31,7 @@ func printed(t *testing.T, language string) string {
 	return m[1]
 }
 
-// replaced replaces what has to be another in a test, and wants it to be there.
+// replaced replaces texts by pairs of old and new, and fails the test if an old text is missing.
 func replaced(t *testing.T, text string, pairs ...string) string {
 	t.Helper()
 	for i := 0; i < len(pairs); i += 2 {
@@ -64,14 +64,14 @@ func (p *frontProxy) start(t *testing.T) {
 	})
 }
 
-// kill kills all its processes at once.
+// kill kills all processes of the proxy.
 func (p *frontProxy) kill() {
-	_ = syscall.Kill(-p.Cmd.Process.Pid, syscall.SIGKILL) // it may have ended
+	_ = syscall.Kill(-p.Cmd.Process.Pid, syscall.SIGKILL) // the proxy may have ended
 	<-p.Ended
 }
 
-// The configurations of proxies in docs/proxies.md do what that says: a message passes at once, a large body
-// passes, a WebSocket passes, and a call survives that the proxy is killed.
+// The configurations of proxies in docs/proxies.md work as described there: a message passes at once, a
+// large body passes, a WebSocket passes, and a call survives a kill of the proxy.
 func TestProxies(t *testing.T) {
 	testlong.Only(t, "it needs nginx and Caddy")
 	t.Parallel()
@@ -116,7 +116,7 @@ func TestProxies(t *testing.T) {
 	}
 }
 
-// through calls the waiter's tool at a URL. Once the tool's progress has come through, the way there is broken.
+// through calls the waiter's tool at a URL. Once the tool's progress has arrived, it calls broken, which breaks the connection.
 func (w *waiter) through(t *testing.T, url string, broken func()) {
 	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)

@@ -20,8 +20,8 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// askingServer has the tools "elicit", "sample" and "roots", which ask their client and answer with what it says,
-// "error", which fails with the client's error, "count", which counts its calls, and "sleep". What they ask names their argument who.
+// askingServer returns a server with the tools "elicit", "sample" and "roots", which ask their client and return its answer, "error", which
+// fails with the client's error, "count", which counts its calls, and "sleep". Their questions contain the argument who.
 func askingServer() *mcp.Server {
 	s := mcp.NewServer(&mcp.Implementation{Name: "asking", Version: "1"}, nil)
 	var counted atomic.Int32
@@ -46,7 +46,7 @@ func askingServer() *mcp.Server {
 	})
 	s.AddTool(&mcp.Tool{Name: "error", InputSchema: json.RawMessage(`{"type":"object"}`)}, func(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		_, err := r.Session.CreateMessage(ctx, &mcp.CreateMessageParams{MaxTokens: 10})
-		return nil, err // of the protocol, and not of the tool
+		return nil, err // an error of the protocol, and not of the tool
 	})
 	add("elicit", func(ctx context.Context, c *mcp.ServerSession, who string) (string, error) {
 		r, err := c.Elicit(ctx, &mcp.ElicitParams{Message: "Who is " + who + "?", RequestedSchema: eraQuestion.RequestedSchema})
@@ -72,8 +72,8 @@ func askingServer() *mcp.Server {
 	return s
 }
 
-// askingAt are the ways in which an askingServer is reached: the URL of a Holdfast before it, and what begins the names
-// of its tools.
+// askingAt returns the ways to reach an askingServer. Each starts a Holdfast in front of the server, and returns the
+// URL and the prefix of the tools' names.
 func askingAt() map[string]func(t *testing.T) (url, prefix string) {
 	command := fmt.Sprintf(`{"command":%q,"args":["asking"]}`, os.Args[0])
 	server := func(*http.Request) *mcp.Server { return askingServer() }
@@ -101,8 +101,8 @@ func askingAt() map[string]func(t *testing.T) (url, prefix string) {
 	}
 }
 
-// FAILURES 30: two callers, one process, one question each, and three at once of one caller. All are asked before the
-// first answers, in all kinds of questions.
+// FAILURES 30: several calls of equal clients, to one process or several, wait for answers to questions of all
+// kinds at the same time. All are asked before the first answer, and each answer reaches its own call.
 func TestFailure30Questions(t *testing.T) {
 	t.Parallel()
 	for name, at := range askingAt() {
@@ -110,11 +110,11 @@ func TestFailure30Questions(t *testing.T) {
 			t.Parallel()
 			url, prefix := at(t)
 			calls := []askingCall{{"elicit", "Ann", "1"}, {"elicit", "Bob", "2"}, {"sample", "Cleo", "3"}}
-			if !strings.Contains(name, "places") { // else there is no process for each
+			if !strings.Contains(name, "places") { // else there is not a process for each call
 				calls = append(calls, askingCall{"roots", "Dan", "4"}, askingCall{"elicit", "Eve", "5"})
 			}
 			ctx := bounded(t, time.Minute)
-			for round := range 2 { // the server is known in the second
+			for round := range 2 { // in the second round Holdfast knows that the server asks
 				asked := make([]inputReply, len(calls))
 				var all sync.WaitGroup
 				for i, c := range calls {
@@ -138,14 +138,14 @@ type askingCall struct{ tool, who, answer string }
 
 const askingMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{},"sampling":{},"roots":{}}}`
 
-// begin makes the call, and checks that its own question comes.
+// begin makes the call, and checks that the reply has its own question.
 func (c askingCall) begin(ctx context.Context, t *testing.T, url, prefix string) inputReply {
 	t.Helper()
 	return c.beginOf(ctx, t, url, prefix, false)
 }
 
-// beginOf is begin. If the server is new, nobody knows yet that it asks: on a slow machine it may ask too late for its question to be
-// known as that of the call, which is refused then, once, and is to be made again.
+// beginOf is begin. If the server is new, Holdfast does not know yet that it asks: on a slow machine the question may come too
+// late to be matched with the call. Then the call is refused, once, and beginOf makes it again.
 func (c askingCall) beginOf(ctx context.Context, t *testing.T, url, prefix string, isNew bool) inputReply {
 	t.Helper()
 	r := c.post(ctx, t, url, prefix, "")
@@ -159,7 +159,7 @@ func (c askingCall) beginOf(ctx context.Context, t *testing.T, url, prefix strin
 	return r
 }
 
-// goOn answers the question, and checks that the answer has reached the call.
+// goOn answers the question, and checks that the answer reaches the call.
 func (c askingCall) goOn(ctx context.Context, t *testing.T, url, prefix string, asked inputReply) {
 	t.Helper()
 	answer := map[string]string{
@@ -188,7 +188,7 @@ func (c askingCall) post(ctx context.Context, t *testing.T, url, prefix, more st
 	return r
 }
 
-// Clients of the go-sdk, which are one kind of client, and answer when all were asked.
+// Several equal clients of the go-sdk answer only after all have been asked: each answer reaches its own call.
 func TestFailure30OfficialClients(t *testing.T) {
 	t.Parallel()
 	url := serve(t, "--eras", "both", "--", os.Args[0], "asking").URL
@@ -236,14 +236,14 @@ func TestFailure30OfficialClients(t *testing.T) {
 	all.Wait()
 }
 
-// Two tasks whose node is lost ask on the node that takes them over.
+// After the node of two tasks is lost, the tasks ask on the node that takes them over, each with its own question.
 func TestFailure30TakeOver(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
 		f := newFleet(t, e, shape{nodes: 2, legacy: true, flags: []string{"--eras", "both", "--task-after", "100ms"}})
 		ctx := bounded(t, 2*time.Minute)
 		owner, other := f.nodes[0], f.nodes[1]
-		ids := make(map[string]string) // of the tasks, by what they are called
+		ids := make(map[string]string) // the ids of tasks, by the argument of their calls
 		for _, id := range []string{callID(t, "a"), callID(t, "b")} {
 			c := inputCall{tool: "inquire", id: id, tasks: true}
 			r, err := c.post(ctx, owner.url(), "tools/call", fmt.Sprintf(`"name":%q,"arguments":{"id":%q,"steps":0,"ms":2000}`, c.tool, c.id))
@@ -274,8 +274,8 @@ func TestFailure30TakeOver(t *testing.T) {
 	})
 }
 
-// A client that has not declared what a tool needs gets -32021, with what is missing, and status 400, whoever finds out: the
-// server, by its library, or Holdfast, when the server asks.
+// A client that has not declared a capability that a tool needs gets -32021 with the missing capability, and status 400: from the
+// server's library, or from Holdfast when the server asks.
 func TestUndeclaredCapabilities(t *testing.T) {
 	t.Parallel()
 	ways := askingAt()
@@ -315,8 +315,8 @@ func TestUndeclaredCapabilities(t *testing.T) {
 	}
 }
 
-// A requestState that Holdfast has not given, or for another request, is refused, also before a server that knows nothing
-// of them: the tool does not run.
+// A requestState that Holdfast has not issued, or has issued for another request, is refused, also for a server that does not
+// know requestState: the tool does not run.
 func TestForeignRequestState(t *testing.T) {
 	t.Parallel()
 	for name, at := range askingAt() {
@@ -365,7 +365,7 @@ func TestForeignRequestState(t *testing.T) {
 			if r := post("count", ""); len(r.Result.Content) != 1 || r.Result.Content[0].Text != "run 1" {
 				t.Errorf("a tool has run for what was refused: %+v", r)
 			}
-			askingCall{"elicit", "Ann", "3"}.goOn(ctx, t, url, prefix, asked) // which is good yet
+			askingCall{"elicit", "Ann", "3"}.goOn(ctx, t, url, prefix, asked) // the state is still valid
 		})
 	}
 }

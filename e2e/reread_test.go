@@ -16,9 +16,9 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// TestFilesGoWrong has files that are read again go wrong while they are in use, each in several ways: one WARN says which
-// file and what is wrong, clients are served by what was read before, and one INFO says that it is right again.
-// With -long nobody sends SIGHUP.
+// TestFilesGoWrong spoils files that the program reads again while they are in use, each in several ways: one WARN names the file
+// and the error, clients are served by the content that was read before, and one INFO says that the file is right again. With
+// -long the program notices the changes without SIGHUP.
 func TestFilesGoWrong(t *testing.T) {
 	t.Parallel()
 	garble := func(name string) error { return os.WriteFile(name, []byte("\x00garbled\n"), 0o600) }
@@ -32,7 +32,7 @@ func TestFilesGoWrong(t *testing.T) {
 		return func(name string) error { return os.WriteFile(name, text, 0o600) }
 	}
 	const keys, cert, key, issuers, conf = 0, 1, 2, 3, 4
-	again := "configuration read" // at SIGHUP it is, whatever it has
+	again := "configuration read" // at SIGHUP it is read, also if it has not changed
 	if testlong.Wanted() {
 		again = "configuration unchanged"
 	}
@@ -46,7 +46,7 @@ func TestFilesGoWrong(t *testing.T) {
 		file  int
 		spoil func(name string) error
 		warns string
-		mend  []byte // nil: what it had before
+		mend  []byte // the mended content; nil: the content before
 		says  string
 	}{
 		"keys, garbled":           {keys, garble, "keys not changed: the files are wrong", nil, "keys unchanged"},
@@ -92,7 +92,7 @@ func TestFilesGoWrong(t *testing.T) {
 			mcptest.Check(t, c.spoil(names[c.file]))
 			hup()
 			said(c.warns)
-			if c.file != issuers { // the log says so, and TestTLS has clients with certificates
+			if c.file != issuers { // for issuers the log is enough: TestTLS has clients with certificates
 				resp, err := ca.Browse().Get(p.URL)
 				if err != nil {
 					t.Fatalf("with a wrong file: %v", err)
@@ -104,7 +104,7 @@ func TestFilesGoWrong(t *testing.T) {
 			if c.mend == nil {
 				c.mend = before
 			}
-			_ = os.Remove(names[c.file]) // a folder
+			_ = os.Remove(names[c.file]) // it may be a folder
 			next := filepath.Join(t.TempDir(), "next")
 			mcptest.Check(t, os.WriteFile(next, c.mend, 0o600))
 			mcptest.Check(t, os.Rename(next, names[c.file]))
@@ -125,7 +125,7 @@ func TestFilesGoWrong(t *testing.T) {
 	}
 }
 
-// lineWith returns the first line of a text that has something in it.
+// lineWith returns the first line of a text that contains what.
 func lineWith(text []byte, what string) string {
 	for line := range strings.Lines(string(text)) {
 		if strings.Contains(line, what) {

@@ -15,8 +15,8 @@ import (
 	"holdfast/internal/testport"
 )
 
-// A program with its calls in memory is killed and started again at its address: the go-sdk's client, as it is, goes on in its
-// session; what was ended stays ended; and another program does not know the session.
+// A program with its calls in memory is killed and started again at its address: the go-sdk's client, unchanged, goes on in its
+// session; a deleted session stays deleted; and another program does not know the session.
 func TestReviveAfterKill(t *testing.T) {
 	t.Parallel()
 	mcptest.Check(t, build())

@@ -33,21 +33,21 @@ type rightsClient struct {
 	key     string
 	streams map[string]*openStream
 	sockets map[string]*openSocket
-	last    string // id of the last event of the POST that was read
-	session string // of that
+	last    string // id of the last event that was read of the last POST
+	session string // the session of that POST
 }
 
 // An openStream is a stream of events that is open.
 type openStream struct {
 	first chan sse.Event
-	over  chan string // the text of the last event; then it is closed
+	over  chan string // receives the data of the last event at the end of the stream, and is closed then
 }
 
 // An openSocket is a WebSocket that is open.
 type openSocket struct {
 	ws      *websocket.Conn
 	session string
-	said    chan string // what is no progress
+	said    chan string // messages other than progress
 	over    chan error
 }
 
@@ -80,7 +80,7 @@ func (c *rightsClient) stream(name, method, at, session, body string, head ...st
 		}
 	}()
 	if method == http.MethodGet && head == nil && !strings.HasSuffix(at, "/sse") {
-		return sse.Event{} // it has none before there is a message
+		return sse.Event{} // the stream has no event before its first message
 	}
 	select {
 	case ev := <-s.first:
@@ -141,7 +141,7 @@ func (c *rightsClient) ask(name, message string) string {
 	var m struct{ ID json.RawMessage }
 	unmarshal(c.t, []byte(message), &m)
 	s := c.sockets[name]
-	_ = s.ws.Write(c.ctx, websocket.MessageText, []byte(message)) // it may be closed
+	_ = s.ws.Write(c.ctx, websocket.MessageText, []byte(message)) // the connection may be closed
 	for {
 		select {
 		case text := <-s.said:
@@ -172,7 +172,7 @@ func (c *rightsClient) open() {
 	ev := c.stream("POST", http.MethodPost, c.p.URL, c.session, counts("post", 100_000))
 	c.last = ev.ID
 	c.stream("GET of a call", http.MethodGet, c.p.URL, c.session, "", "Last-Event-ID", ev.ID)
-	ev = c.stream("POST", http.MethodPost, c.p.URL, c.session, counts("again", 99_999)) // not the same call: it would be compared with that one first
+	ev = c.stream("POST", http.MethodPost, c.p.URL, c.session, counts("again", 99_999)) // another argument, so that it is not taken for the same call again
 	c.last = ev.ID
 	c.stream("pair", http.MethodGet, strings.Replace(c.p.URL, "/mcp", "/sse", 1), "", "")
 	c.stream("listen", http.MethodPost, c.p.URL, "", listens, "MCP-Protocol-Version", "2026-07-28", "Mcp-Method", "subscriptions/listen")
@@ -180,13 +180,13 @@ func (c *rightsClient) open() {
 	c.dial("WebSocket in a session", c.begin())
 }
 
-// A rightsChange is what changes while the connections of a client are open.
+// A rightsChange is a change while the connections of a client are open, and its effects.
 type rightsChange struct {
-	key, auth, tools string // what the key's line and the server's settings have then
-	removed          bool   // the key is
+	key, auth, tools string // the key's scopes and the server's settings after the change
+	removed          bool   // the key is removed
 	ends             string // which connections end
 	call, ping       string // how a call over a WebSocket that stays open, and a ping, are answered
-	bridged          bool   // nobody looks at what comes on a new WebSocket
+	bridged          bool   // at a door, which does not read the messages of a new WebSocket
 }
 
 var rightsChanges = map[string]rightsChange{
@@ -198,8 +198,8 @@ var rightsChanges = map[string]rightsChange{
 	"another tool is denied":         {key: "a", auth: `"scopes": ["a"]`, tools: `"deny": ["other"]`, call: `"text":"2"`, ping: `"result":{}`},
 }
 
-// TestOpenRights has the rights of clients change while their connections are open, over each transport: what is not allowed any more
-// is refused, a client of which nothing proves any more who it is loses its connections, and its call goes on.
+// TestOpenRights changes the rights of clients while their connections are open, over each transport: requests that are not
+// allowed any more are refused. If the key of a client is removed, its connections are closed, and its call goes on.
 func TestOpenRights(t *testing.T) {
 	t.Parallel()
 	for name, change := range rightsChanges {
@@ -210,7 +210,7 @@ func TestOpenRights(t *testing.T) {
 	}
 }
 
-// TestOpenRightsDoor is TestOpenRights at a door, whose sessions are at a worker.
+// TestOpenRightsDoor is TestOpenRights at a door, with the sessions at a worker.
 func TestOpenRightsDoor(t *testing.T) {
 	t.Parallel()
 	e := func() (store string) {
@@ -269,7 +269,7 @@ func testOpenRights(t *testing.T, change rightsChange, start func(args ...string
 	}
 }
 
-// check looks at what became of the connections.
+// check checks the effects of a change on the connections.
 func (c *rightsClient) check(change rightsChange) {
 	t := c.t
 	for name, s := range c.sockets {
@@ -286,7 +286,7 @@ func (c *rightsClient) check(change rightsChange) {
 			got := ""
 			mcptest.Eventually(t, name+" is answered with "+answer, time.Minute, func() bool {
 				got = c.ask(name, what)
-				return strings.Contains(got, answer) // a moment after the log says that the files are read
+				return strings.Contains(got, answer) // the change may take effect a moment after the log says that the files are read
 			})
 		}
 	}
@@ -310,7 +310,7 @@ func (c *rightsClient) check(change rightsChange) {
 	}
 }
 
-// comeBack has the client come back with another key, for its call.
+// comeBack has the client resume its call with another key.
 func (c *rightsClient) comeBack() {
 	resp := c.do(http.MethodGet, c.p.URL, c.session, "", "Last-Event-ID", c.last)
 	defer resp.Body.Close()
@@ -327,7 +327,7 @@ func (c *rightsClient) comeBack() {
 	}
 }
 
-// TestOpenTokenEnds has a token end while its client has connections open: they go on for the grace.
+// TestOpenTokenEnds has a token expire while its client has connections open: the connections stay open for --auth-grace.
 func TestOpenTokenEnds(t *testing.T) {
 	t.Parallel()
 	as := authtest.New(t)

@@ -14,8 +14,8 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// A stdio server gets none of the secrets of the program that starts it: not in its own environment, and not from what
-// the kernel shows of its parent to programs of the same user.
+// A stdio server gets none of the secrets of the program that starts it: not in its own environment, and not from the
+// files in /proc of its parent, unless GOTRACEBACK=crash makes these readable.
 func TestServerReadsNoSecrets(t *testing.T) {
 	t.Parallel()
 	mcptest.Check(t, build())
@@ -27,8 +27,8 @@ ls /proc/$PPID/fd >/dev/null 2>&1 && echo fd >>"$1/tmp"
 env >"$1/own"
 mv "$1/tmp" "$1/read"
 exec cat >/dev/null`
-		// Another process writes it: a process that another test starts meanwhile would have it open to be written, so that
-		// it could not be run.
+		// Another process writes the program: if the test wrote it, a process that another test starts meanwhile would inherit
+		// the open file, and the program could not be run.
 		if out, err := exec.Command("install", "-m", "755", built, program).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
@@ -39,7 +39,7 @@ exec cat >/dev/null`
 			"HOLDFAST_ADMIN_TOKEN=secret-1", "OTEL_EXPORTER_OTLP_HEADERS=authorization=secret-2", "OTEL_EXPORTER_OTLP_TRACES_HEADERS=authorization=secret-3",
 			"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=http://user:secret-4@127.0.0.1:9/", "OTEL_SERVICE_NAME=of-all",
 		}
-		if os.Getuid() == 0 { // which may read everything
+		if os.Getuid() == 0 { // root may read everything
 			for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
 				if err := os.Chmod(d, 0o777); err != nil { //nolint:gosec // as above
 					t.Fatal(err)
@@ -49,7 +49,7 @@ exec cat >/dev/null`
 		}
 		p := serveBy(t, cmd)
 		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
-		go func() { // it is not answered
+		go func() { // the request gets no answer
 			_, _ = mcptest.Exchange(ctx, http.MethodPost, p.URL, begins)
 		}()
 		var read []byte

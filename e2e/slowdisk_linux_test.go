@@ -11,7 +11,7 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// A disk that takes a tenth of a second for each file holds up the start of a node with file:, and no more.
+// A node with a file: store starts, though slowly, on a disk that takes a tenth of a second for each operation on a file.
 func TestSlowDisk(t *testing.T) {
 	t.Parallel()
 	if testlong.Race {
@@ -25,7 +25,7 @@ func TestSlowDisk(t *testing.T) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	log := mcptest.Must(cmd.StderrPipe())(t)
 	mcptest.Check(t, cmd.Start())
-	defer func() { // also what strace runs
+	defer func() { // this also kills the program that strace runs
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		_ = cmd.Wait()
 	}()

@@ -10,8 +10,8 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// TestStartCountsSessions has a program started again, after it was killed: the line about its start says how many sessions it has found in the
-// store. The first time there are none, and of a store in memory nothing is said.
+// TestStartCountsSessions kills a program and starts it again: the log line about its start has the number of sessions in the
+// store. At the first start there are none, and for a store in memory the line has no number.
 func TestStartCountsSessions(t *testing.T) {
 	t.Parallel()
 	test := func(t *testing.T, url, shown string) {

@@ -23,7 +23,7 @@ func runStdio(s *mcp.Server) {
 	}
 }
 
-// legacyIf makes a server one that was made before there were two eras, if it is to be.
+// legacyIf makes s a server from before there were two eras, if is is set.
 func legacyIf(is bool, s *mcp.Server) *mcp.Server {
 	s.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, r mcp.Request) (mcp.Result, error) {
@@ -45,7 +45,7 @@ func library(t *testing.T, server *mcp.Server, o *holdfast.Options) string {
 	return url
 }
 
-// counterServer has the demo's count tool, for tests that have to work without node.
+// counterServer returns a server with the demo's tool count, for tests that must work without node.
 func counterServer() *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "counter", Version: "1"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "count"}, func(ctx context.Context, req *mcp.CallToolRequest, a struct {

@@ -22,19 +22,18 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// TestSweep has strangers send what no client would, some by the hundred and without an
-// end, while a client's calls are answered all the while. The program answers them with no
-// error of its own, and what they leave behind goes.
-// This is failure 18.
+// TestSweep has strangers send requests that no client would send, some by the hundred and
+// without an end. Meanwhile the calls of a client are answered. No stranger gets a 5xx, except
+// a 503 with Retry-After, and the strangers' files and processes are released. (Failure 18)
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	every := testlong.Either(20, 2)
 	for begin, x := range []struct {
 		name string
 		args []string
-		more left // that it has from the first session on
+		more left // the files and processes that it has from the first session on
 	}{
-		{"process", []string{"--", os.Args[0], "stdio"}, left{files: 2, processes: 1}}, // what ends orphans
+		{"process", []string{"--", os.Args[0], "stdio"}, left{files: 2, processes: 1}}, // for the guard that ends orphans
 		{"demo", []string{"--demo"}, left{}},
 	} {
 		t.Run(x.name, func(t *testing.T) {
@@ -60,7 +59,7 @@ func TestSweep(t *testing.T) {
 			free := make(chan struct{}, 50)
 			for i, s := range all {
 				if i%every != begin {
-					continue // the other has it
+					continue // the other server gets it
 				}
 				free <- struct{}{}
 				work.Go(func() {
@@ -107,7 +106,7 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// left is what a program has.
+// A left counts the open files and child processes of a program.
 type left struct{ files, processes int }
 
 func (p *program) left(t *testing.T) left {
@@ -124,7 +123,7 @@ func (p *program) left(t *testing.T) left {
 	return l
 }
 
-// place makes the sessions that strangers meddle with; one lives until leave is called.
+// place makes the sessions for the requests of strangers. The session of HTTP+SSE lives until leave is called.
 func (p *program) place(t *testing.T) (at Place, leave func()) {
 	t.Helper()
 	at.Host = p.Addr
@@ -136,7 +135,7 @@ func (p *program) place(t *testing.T) (at Place, leave func()) {
 	other.more(t, 1)
 	other.stop(t)
 	at.Other = other.event
-	// A pair's session lives as long as somebody listens.
+	// A session of HTTP+SSE lives as long as its stream is open.
 	c := mcptest.Must(net.Dial("tcp", p.Addr))(t)
 	leave = func() { _ = c.Close() }
 	t.Cleanup(leave)
@@ -157,8 +156,8 @@ func (p *program) place(t *testing.T) (at Place, leave func()) {
 	return at, leave
 }
 
-// crowd opens connections that go nowhere: that send a header or a body and never end it,
-// that are half-closed, and that never read what they asked for.
+// crowd opens connections that do not end: they send a part of a header or body, are
+// half-closed, or never read the answer.
 func (p *program) crowd(t *testing.T, each int) (all []net.Conn) {
 	t.Helper()
 	begun := "POST /mcp HTTP/1.1\r\nHost: " + p.Addr + "\r\n" + usual
@@ -171,7 +170,7 @@ func (p *program) crowd(t *testing.T, each int) (all []net.Conn) {
 			"",
 		} {
 			if kind == 3 && i >= 10 {
-				continue // each is a session, and may be a process
+				continue // each begins a session, and may start a process
 			}
 			c := mcptest.Must(net.DialTimeout("tcp", p.Addr, time.Minute))(t)
 			_, _ = io.WriteString(c, raw)
@@ -184,11 +183,11 @@ func (p *program) crowd(t *testing.T, each int) (all []net.Conn) {
 	return all
 }
 
-// good is a client as it should be, that calls all the while.
+// A good is a well-behaved client that makes one call after the other.
 type good struct {
 	p     *program
 	id    string
-	event string // the id of an event it got
+	event string // the id of an event that it got
 	calls atomic.Int32
 	ctx   context.Context
 	end   context.CancelFunc
@@ -209,7 +208,7 @@ func newGood(t *testing.T, p *program) *good {
 		for n := 1; g.ctx.Err() == nil; n++ {
 			text, err := g.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":"g%d","method":"tools/call","params":{"name":"count","arguments":{"to":1},"_meta":{"progressToken":"g%d"}}}`, n, n))
 			if err != nil && strings.HasPrefix(err.Error(), "404") {
-				// The machine stood still for as long as a session lives.
+				// The machine stalled, and the session has expired.
 				g.id = ""
 				if _, err = g.post(strangeInit); err == nil {
 					continue
@@ -225,7 +224,7 @@ func newGood(t *testing.T, p *program) *good {
 				return
 			}
 			g.calls.Add(1)
-			time.Sleep(5 * time.Millisecond) // it is there, and does not keep the machine busy
+			time.Sleep(5 * time.Millisecond) // so that the client does not keep the machine busy
 			for line := range strings.Lines(text) {
 				if id, ok := strings.CutPrefix(line, "id: "); ok {
 					g.event = strings.TrimSpace(id)
@@ -249,7 +248,7 @@ func (g *good) post(body string) (string, error) {
 	return r.Body, err
 }
 
-// more waits for more calls to be answered.
+// more waits until n more calls are answered.
 func (g *good) more(t *testing.T, n int32) {
 	t.Helper()
 	want := g.calls.Load() + n

@@ -16,8 +16,8 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// TestTLS has clients with certificates: the server's is replaced while a call waits for its
-// client, and a session belongs to who began it.
+// TestTLS has clients with certificates: the server's certificate is replaced while a call
+// waits for its client, and only the client that began a session can use it.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	ca := authtest.NewCA(t, "ca")

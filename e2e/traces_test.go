@@ -19,7 +19,7 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// A spanReceiver takes spans as a collector does, by OTLP over HTTP.
+// A spanReceiver receives spans as a collector does, by OTLP over HTTP.
 type spanReceiver struct {
 	URL   string
 	mu    sync.Mutex
@@ -55,19 +55,19 @@ func newSpanReceiver(t *testing.T) *spanReceiver {
 	return r
 }
 
-// env is what has a program send its spans here.
+// env returns the environment by which a program sends its spans to r.
 func (r *spanReceiver) env(string) []string {
 	return []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + r.URL, "OTEL_BSP_SCHEDULE_DELAY=20", "OTEL_TRACES_SAMPLER=parentbased_always_off"}
 }
 
-// named returns the spans whose name begins so.
+// named returns the spans with names that begin with name.
 func (r *spanReceiver) named(name string) []*otlp.Span {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(r.spans), func(s *otlp.Span) bool { return !strings.HasPrefix(s.GetName(), name) })
 }
 
-// attribute returns an attribute of a span, "" if there is none.
+// attributeOf returns an attribute of a span, or "".
 func attributeOf(s *otlp.Span, key string) string {
 	for _, a := range s.GetAttributes() {
 		if a.GetKey() == key {
@@ -80,8 +80,8 @@ func attributeOf(s *otlp.Span, key string) string {
 	return ""
 }
 
-// A call that is cut, resumed, and whose node is killed, is one span, from where it began to where it
-// ended, and each of its connections is a child.
+// A call that is cut and resumed, and then loses its node, is one span from its beginning to its end,
+// and each of its connections is a child span.
 func TestTracesOverCutAndKill(t *testing.T) {
 	testlong.Only(t, "its call takes seconds, twice")
 	t.Parallel()
@@ -92,7 +92,7 @@ func TestTracesOverCutAndKill(t *testing.T) {
 	ctx := bounded(t, 2*time.Minute)
 	id := callID(t, "look")
 	last := ""
-	// read reads some events of a response, or all, and leaves it.
+	// read reads at most most messages of a response, and closes it.
 	read := func(method, body string, most int, header map[string]string) (answered bool) {
 		t.Helper()
 		resp, err := r.send(ctx, method, header, body)
@@ -138,7 +138,7 @@ func TestTracesOverCutAndKill(t *testing.T) {
 	}
 	f.wantRuns(id, 2, 2)
 	mcptest.Eventually(t, "the call's span is known", time.Minute, func() bool { return len(to.named("tools/call look")) > 0 })
-	if err := n.terminate(time.Minute); err != nil { // which sends the rest
+	if err := n.terminate(time.Minute); err != nil { // at its end the node sends the last spans
 		t.Error(err)
 	}
 

@@ -23,7 +23,7 @@ func upstream(t *testing.T, server *mcp.Server, o *mcp.StreamableHTTPOptions) st
 	url := mcptest.Serve(t, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, o))
 	t.Cleanup(func() {
 		for session := range server.Sessions() {
-			go session.Close() // which waits for its tools
+			go session.Close() // Close waits for the session's tools
 		}
 	})
 	return url
@@ -37,7 +37,7 @@ func bodyOf(t *testing.T, p mcp.CallToolParams) string {
 		p.Name, bytes.Replace(arguments, []byte("null"), []byte("{}"), 1))
 }
 
-// A client that is cut gets the rest of its call, although the server behind keeps nothing.
+// A client that loses its connection gets the rest of its call, although the upstream server keeps no streams.
 func TestUpstreamCut(t *testing.T) {
 	testlong.Only(t, "its calls take two seconds")
 	t.Parallel()
@@ -75,8 +75,8 @@ func TestUpstreamCut(t *testing.T) {
 	}
 }
 
-// Holdfast is killed in mid-call, and started again over the same files: nobody knows what
-// became of the call, and it does not run again. One that is safe does.
+// Holdfast is killed in mid-call, and started again over the same files: the outcome of the
+// call is unknown, and it does not run again. A retry-safe call runs again.
 func TestUpstreamRestart(t *testing.T) {
 	testlong.Only(t, "it writes to the disk and waits for it")
 	t.Parallel()
@@ -90,7 +90,7 @@ func TestUpstreamRestart(t *testing.T) {
 		flags := []string{"--upstream", url, "--store", "file:" + t.TempDir(), "--retry", "20ms"}
 		p := serve(t, flags...)
 		c := connect(t, p)
-		if test.tool == "look" { // which the client knows to be safe only from the list of tools
+		if test.tool == "look" { // Holdfast knows only from the list of tools that the call is retry-safe
 			resp := c.send("POST", "", `{"jsonrpc":"2.0","id":7,"method":"tools/list"}`)
 			resp.Body.Close()
 		}
@@ -108,7 +108,7 @@ func TestUpstreamRestart(t *testing.T) {
 	}
 }
 
-// A node in front of a server over HTTP is killed: calls end as behind any other backend.
+// A node in front of a server over HTTP is killed: calls end as with any other backend.
 func TestClusterUpstream(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {

@@ -12,7 +12,7 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// upstreamTokens are the flags for a server that gets tokens of a kind.
+// upstreamTokens returns the flags for an upstream server that gets tokens of a kind.
 func upstreamTokens(t *testing.T, as *authtest.Server, server, kind string, more ...string) []string {
 	t.Helper()
 	secret := filepath.Join(t.TempDir(), "secret")
@@ -23,7 +23,7 @@ func upstreamTokens(t *testing.T, as *authtest.Server, server, kind string, more
 	}, more...)
 }
 
-// TestUpstreamClientCredentials has a server behind --upstream that gets a token of Holdfast's own.
+// TestUpstreamClientCredentials has an upstream server that gets a token of Holdfast's own.
 func TestUpstreamClientCredentials(t *testing.T) {
 	t.Parallel()
 	behind := recordTokens(t)
@@ -37,8 +37,8 @@ func TestUpstreamClientCredentials(t *testing.T) {
 	behind.got(t, "the server", "Bearer own-x-r")
 }
 
-// TestUpstreamTokenExchange has two nodes with a server behind --upstream that gets tokens in
-// exchange for those of clients. The session is at one node, and the client at the other.
+// TestUpstreamTokenExchange has two nodes with an upstream server that gets tokens in exchange
+// for those of clients. The session is at one node, and the client at the other.
 func TestUpstreamTokenExchange(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {

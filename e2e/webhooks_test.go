@@ -24,10 +24,10 @@ import (
 
 const hookSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
-// hookFlags are the flags of a server whose webhooks may go to a test, and whose clients soon leave.
+// hookFlags are the flags of a server that may send webhooks to a test, and soon disconnects its clients.
 var hookFlags = []string{"--webhook-secret", hookSecret, "--webhook-allow", "127.0.0.1", "--disconnect-after", "50ms"}
 
-// A hookReceiver takes webhooks that are signed as they should be.
+// A hookReceiver receives webhooks, and fails the test if a signature is wrong.
 type hookReceiver struct {
 	URL string
 
@@ -35,7 +35,7 @@ type hookReceiver struct {
 	status func(path string, try int) int // nil: always 200
 	tries  map[string]int                 // by path
 	ids    map[string]map[string]bool     // webhook-ids, by path
-	taken  map[string]string              // the status that was told, by path
+	taken  map[string]string              // the call's status in the webhook that was accepted, by path
 }
 
 func newHookReceiver(t *testing.T, status func(path string, try int) int) *hookReceiver {
@@ -45,7 +45,7 @@ func newHookReceiver(t *testing.T, status func(path string, try int) int) *hookR
 	r.URL = mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		body, err := io.ReadAll(q.Body)
 		if err != nil {
-			return // its node was killed
+			return // the sending node was killed
 		}
 		var event struct{ Data struct{ Status string } }
 		if err := library.Verify(body, q.Header); err != nil {
@@ -72,17 +72,17 @@ func newHookReceiver(t *testing.T, status func(path string, try int) int) *hookR
 	return r
 }
 
-// seen returns how often a path was tried, and what it was told.
+// seen returns how often a webhook to a path was tried, and the call's status in the accepted one.
 func (r *hookReceiver) seen(path string) (tries int, taken string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.tries[path], r.taken[path]
 }
 
-// A hookCount is how often a path was tried, and under how many ids.
+// A hookCount counts the tries of a webhook, and its ids.
 type hookCount struct{ tries, ids int }
 
-// all returns what was tried.
+// all returns the counts of all webhooks, by their paths.
 func (r *hookReceiver) all() map[string]hookCount {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -93,8 +93,8 @@ func (r *hookReceiver) all() map[string]hookCount {
 	return all
 }
 
-// begin makes a call that names a path of the receiver, and is sent away by the server. It is an error if that has not happened, or if
-// the call was answered before.
+// begin makes a call with a webhook to a path of the receiver, and reads until the server disconnects it. It returns an error if
+// the server does not, or answers the call before.
 func (r *hookReceiver) begin(ctx context.Context, at, session, tool, arguments, path string) error {
 	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{"holdfast/webhook":{"url":%q}}}}`,
 		path, tool, arguments, r.URL+path)
@@ -108,7 +108,7 @@ func (r *hookReceiver) begin(ctx context.Context, at, session, tool, arguments, 
 	if res.StatusCode != http.StatusOK || !strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
 		return fmt.Errorf("status %d, %s", res.StatusCode, res.Header.Get("Content-Type"))
 	}
-	text, err := io.ReadAll(res.Body) // until it is sent away: what was written to it before, it has
+	text, err := io.ReadAll(res.Body) // until the server disconnects the client, which has received all that was written before
 	if err == nil && strings.Contains(string(text), `"jsonrpc"`) {
 		err = fmt.Errorf("it was answered: %s", text)
 	}
@@ -123,8 +123,8 @@ func openSession(t *testing.T, at string) string {
 	return session
 }
 
-// A webhook whose receiver is away is sent after its server was killed and started again, under one id, and then no more. What a
-// receiver refuses with 410 is not.
+// A webhook to a receiver that is away is sent after its server was killed and started again, with the same id, and not again
+// after that. A webhook that the receiver refuses with 410 is not sent again.
 func TestWebhookFile(t *testing.T) {
 	testlong.Only(t, "it waits for another try")
 	t.Parallel()
@@ -165,7 +165,7 @@ func TestWebhookFile(t *testing.T) {
 	}
 	before := r.all()
 	p = start()
-	// It ends after what is told again after a restart.
+	// This call ends later than the webhooks that are sent again after a restart.
 	mcptest.Check(t, r.begin(t.Context(), p.URL, session, "count", `{"to":1,"delay_ms":6000}`, "/last"))
 	mcptest.Eventually(t, "the last to be sent", time.Minute, func() bool { _, taken := r.seen("/last"); return taken == "completed" })
 	after := r.all()
@@ -179,7 +179,7 @@ func TestWebhookFile(t *testing.T) {
 	}
 }
 
-// Nodes are killed at random while the calls of clients that have left end: each webhook arrives, and what comes twice has one id.
+// Nodes are killed at random while the calls of clients that have left end: each webhook arrives, and a webhook that comes twice has the same id.
 func TestWebhooksKilled(t *testing.T) {
 	testlong.Only(t, "it kills nodes for seconds")
 	t.Parallel()
