@@ -33,19 +33,18 @@ type faultProxy struct {
 
 	mu      sync.Mutex
 	counts  map[string]int
-	posts   map[int][]*post // of the requests that call tools, by the number that they carry
-	orphans int             // sessions that the server may believe in and no client knows of
+	posts   map[int][]*post // the requests that call tools, by the number of their call
+	orphans int             // sessions that the server may know and no client knows
 	begun   bool            // an initialize has been hit by a fault
-	row     int             // lines hit by a fault, one after the other
+	row     int             // lines hit by a fault in a row
 }
 
-// A post is what became of a request that calls a tool, or resumes such a call at
-// its stream URL.
+// A post is the fate of a request that calls a tool, or resumes such a call at its stream URL.
 type post struct {
 	passed []byte // the beginning of its response, as far as it came through
-	struck bool   // it was cut
-	reset  bool   // so that what had come through may have been lost behind it
-	// refused says that the proxy told the client to send it again.
+	struck bool   // the request was cut
+	reset  bool   // the cut may have lost bytes that were passed on before it
+	// refused says that the proxy told the client to send the request again.
 	refused bool
 }
 
@@ -65,8 +64,8 @@ func (w *faultProxy) close() {
 	w.Close()
 }
 
-// hurt says whether one of the connections that a call was made or resumed over
-// was cut so that it is, or before anything of it was seen.
+// hurt says whether one of the connections over which a call was made or resumed was
+// cut in the way that so describes, or before any request of the call was passed on.
 func (w *faultProxy) hurt(call int, so func(p *post) bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -103,7 +102,7 @@ func (w *faultProxy) resumes(line string) int {
 	return noCall
 }
 
-// streamURL finds the part of it that stays the same.
+// streamURL finds the part of a stream URL that stays the same.
 var streamURL = regexp.MustCompile(`stream=[^.]+\.[^.]+\.`)
 
 // note notes a request that calls a tool.
