@@ -130,8 +130,8 @@ func TestBackoffBound(t *testing.T) {
 	})
 }
 
-// TestBackoffGivesUp has a server that stays out of reach: the client gives it up at the time that it was given,
-// and no later for the sake of the last wait, unless the server asked for that wait.
+// TestBackoffGivesUp has a server that stays out of reach: the client gives it up after giveUp, and no later for
+// the sake of the last wait, unless the server asked for that wait.
 func TestBackoffGivesUp(t *testing.T) {
 	t.Parallel()
 	for _, giveUp := range []time.Duration{0, time.Millisecond, 700 * time.Millisecond, 5 * time.Second, time.Minute} {

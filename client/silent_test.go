@@ -149,7 +149,7 @@ func TestSilentConnections(t *testing.T) {
 	}
 }
 
-// worksFor is how long the test's tool works: less time than it takes to notice a dead connection, as a longer time would hide that.
+// worksFor is how long the test's tool works. A longer time would hide that a dead connection is noticed late.
 const worksFor = 20 * time.Second
 
 func mustParse(t *testing.T, text string) jsonrpc.Message {
