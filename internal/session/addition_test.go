@@ -10,8 +10,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// passes is an addition that hands each tool call off to an heir after a time. Its own tools have the names of the built-in
-// ones.
+// passes is an addition that hands each tool call off to an heir after a time. Its own tools have the names of the built-in ones.
 type passes struct {
 	noAddition
 	after time.Duration

@@ -70,8 +70,7 @@ func diskHouse(t *testing.T) (*house, *disk) {
 	return h, d
 }
 
-// unknown checks that the answers are one "outcome unknown" error for each
-// id, in any order.
+// unknown checks that the answers are one "outcome unknown" error for each id, in any order.
 func unknown(t *testing.T, answers []string, ids ...string) {
 	t.Helper()
 	left := make(map[string]bool)
@@ -184,8 +183,7 @@ func TestRefusedAppendLater(t *testing.T) {
 	}
 }
 
-// Every request of a batch is answered, also a request with a response that was
-// not stored.
+// Every request of a batch is answered, also a request with a response that was not stored.
 func TestRefusedBatch(t *testing.T) {
 	t.Parallel()
 	for name, refuse := range map[string]func([]stream.Record) error{"full": full, "broken": brokenDisk} {

@@ -181,8 +181,7 @@ func TestPromise(t *testing.T) {
 	}
 }
 
-// TestAnswerElsewhere answers a backend's request from other sessions than the
-// one in which it was made.
+// TestAnswerElsewhere answers a backend's request from other sessions than the one in which it was made.
 func TestAnswerElsewhere(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{}, nil)

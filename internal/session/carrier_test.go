@@ -17,8 +17,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A carrier stays for a request that has not begun, however many carriers follow it. Unused
-// carriers end.
+// A carrier stays for a request that has not begun, however many carriers follow it. Unused carriers end.
 func TestCarrierStaysForItsRequest(t *testing.T) {
 	h := newHouse(t, Options{}, nil)
 	defer h.close()

@@ -198,7 +198,7 @@ func TestFlights(t *testing.T) {
 		t.Error(said)
 	}
 	mcptest.Eventually(t, "nothing to be known of it", time.Minute, func() bool { return a.Flights().Counts().Near == 0 })
-	// Other nodes hear nothing of a call that ends before they were told of it, or just before its node is lost.
+	// Other nodes do not know a call that ends before they are told of it. A call that ends just before its node is lost is not stranded there.
 	a.answers(a.call(3, &clientConn{}))
 	third := a.call(4, &clientConn{})
 	flies(1)

@@ -58,7 +58,7 @@ func refusal(t testing.TB, s *Session, key, text string, want error) {
 	}
 }
 
-// with replaces the house's store by one with other bounds.
+// with replaces the house's store by a store with other bounds.
 func with(t testing.TB, o memory.Options) func(stream.Store) stream.Store {
 	return func(st stream.Store) stream.Store {
 		if err := st.Close(); err != nil {
@@ -194,8 +194,7 @@ func TestKeyedWaits(t *testing.T) {
 	}
 }
 
-// A key is free again when its call could not begin, also for requests
-// that came meanwhile.
+// A key is free again when its call could not begin, also for requests that came meanwhile.
 func TestKeyedNotBegun(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{SessionMax: 1}, nil)

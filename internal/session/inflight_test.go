@@ -83,8 +83,7 @@ func TestMixedBatch(t *testing.T) {
 	}
 }
 
-// Holdfast's own requests have ids that no client can use, not even a client that
-// is another Holdfast.
+// Holdfast's own requests have ids that no client can use, not even a client that is another Holdfast.
 func TestOwnIDs(t *testing.T) {
 	h := newHouse(t, Options{}, nil)
 	defer h.close()
@@ -99,8 +98,7 @@ func TestOwnIDs(t *testing.T) {
 	}
 }
 
-// A late response to a cancelled request does not answer the next request with
-// the same id.
+// A late response to a cancelled request does not answer the next request with the same id.
 func TestLateResponse(t *testing.T) {
 	h := newHouse(t, Options{}, nil)
 	defer h.close()
@@ -187,7 +185,7 @@ func TestAskedInSomeCall(t *testing.T) {
 }
 
 // When a call ends, its requests to the client are forgotten, and the server gets an error for each.
-// Requests outside of ended calls are bounded.
+// The number of the server's other requests is bounded.
 func TestAskedBounded(t *testing.T) {
 	h := newHouse(t, Options{}, nil)
 	defer h.close()

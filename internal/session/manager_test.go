@@ -164,8 +164,7 @@ func TestRefusedSession(t *testing.T) {
 	}
 }
 
-// Time in which the process stood still does not make sessions idle: a request may
-// wait to be read.
+// Time in which the process stood still does not make sessions idle: a request may wait to be read.
 func TestIdleStoodStill(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -391,8 +390,7 @@ func TestChurn(t *testing.T) { // alone, as it counts goroutines
 	}
 }
 
-// Messages from a backend after the end of its session, and requests to that
-// session, do no harm.
+// Messages from a backend after the end of its session, and requests to that session, do no harm.
 func TestAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{}, nil)

@@ -501,7 +501,7 @@ func TestHandOverBetween(t *testing.T) {
 	var handsOver sync.WaitGroup
 	handsOver.Go(func() { _ = a.Departure.HandOver(t.Context()) }) // HandOver does not look at the sessions just now
 	mcptest.Eventually(t, "HandOver", time.Minute, func() bool { return a.work.State() == departure.HandingOver })
-	second := begin(t, s, false, request(2)) // it begins, as a call is in flight
+	second := begin(t, s, false, request(2)) // the request begins, as a call is in flight
 	a.desk.last().say(c, `{"jsonrpc":"2.0","id":1,"result":"done"}`)
 	a.desk.last().say(second, `{"jsonrpc":"2.0","id":2,"result":"done"}`)
 	mcptest.Eventually(t, "all answered", time.Minute, func() bool { return !s.Busy() })

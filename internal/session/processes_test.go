@@ -278,7 +278,7 @@ func TestUnused(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-h.desk.last().closed
-	h.use(unused, 1) // it gets another conversation
+	h.use(unused, 1) // the session gets another conversation
 	for _, c := range []*deskConn{reading, worked} {
 		select {
 		case <-c.closed:

@@ -452,7 +452,7 @@ func TestTakeOverLost(t *testing.T) {
 	wantTexts(t, "unread", readAll(t, taken, unread.Number()), `"r"`)
 }
 
-// The next owner tells the standalone stream again from the place up to which its delivery is known.
+// The next owner sends the standalone stream again from the place up to which its delivery is known.
 func TestTakeOverStandalone(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
@@ -703,7 +703,7 @@ func TestTakeOverWebhooks(t *testing.T) {
 	taken := b.take(s)
 	readAll(t, taken, calls[1].Number())
 	readAll(t, taken, calls[3].Number())
-	b.Close() // it does not wait for clients that might come back
+	b.Close() // Close does not wait for clients that might come back
 	mu.Lock()
 	defer mu.Unlock()
 	want := map[string]int{"0 https://h/0 false": 1, "2 https://h/2 true": 1, "4 https://h/4 true": 1}

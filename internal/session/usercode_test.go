@@ -98,8 +98,7 @@ func answersOf(t *testing.T, c *Call) [][]byte {
 	return answers
 }
 
-// When the backend panics, the call that it concerns fails. The session goes on,
-// and nothing is left behind.
+// When the backend panics, the call that it concerns fails. The session goes on, and nothing is left behind.
 func TestBackendPanics(t *testing.T) {
 	t.Parallel()
 	h, b := brittleHouse(t, Options{})
