@@ -267,7 +267,7 @@ func TestShareEnds(t *testing.T) {
 			if open, _ := f.saw(); open != "2025-11-25" {
 				t.Errorf("it ended too early: %q", open)
 			}
-			three := join(t, s) // this session keeps it open
+			three := join(t, s) // this session keeps the server open
 			time.Sleep(2 * want)
 			synctest.Wait()
 			if open, _ := f.saw(); open != "2025-11-25" {
