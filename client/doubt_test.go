@@ -148,9 +148,8 @@ func eachLoser(t *testing.T, test func(t *testing.T, f *loser, r *raw)) {
 	}
 }
 
-// A request in a session that the server does not know any more is made again in a new session, in whatever form the
-// server refuses it, and runs once. Where the refusal may be that of a request that ran, the outcome is unknown, and
-// the next request is served.
+// A request in a session that the server does not know any more is made again in a new session, in whatever form the server refuses
+// it, and runs once. Where the refusal may be that of a request that ran, the outcome is unknown, and the next request is served.
 func TestSessionLost(t *testing.T) {
 	eachLoser(t, func(t *testing.T, f *loser, r *raw) {
 		f.become("lost")

@@ -16,7 +16,7 @@ import (
 // A fault describes the errors that the proxy makes at one request.
 type fault struct {
 	name    string
-	delay   time.Duration // the wait before the request is passed on
+	delay   time.Duration // the wait before all else
 	status  int           // the proxy answers with this status itself
 	passed  bool          // the proxy answers after it has passed the request on
 	twice   bool          // the request is sent on twice
@@ -113,7 +113,7 @@ var faults = []struct {
 		tr := cutAt(r, "request cut", true)
 		tr.at = r.IntN(len(q.raw) + 1)
 		if q.upgrade {
-			tr.at = r.IntN(6000) // counted from the end of the request
+			tr.at = r.IntN(6000) // of the bytes after the request
 		}
 		return tr
 	}},

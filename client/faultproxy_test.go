@@ -14,15 +14,13 @@ import (
 	"holdfast/internal/testport"
 )
 
-// faultProxy is a proxy of TCP connections under which everything goes wrong that can
-// go wrong with connections: they are cut at any byte of a request or a response,
-// by FIN or RST or with one side or both not noticing; they are late, so that
-// others overtake them; requests are answered with an error in the server's place,
-// before or after they were passed on; and a GET is sent on twice, as HTTP lets
-// proxies do (RFC 9110, section 9.2.2).
+// faultProxy is a proxy of TCP connections that makes all errors which connections can have. They
+// are cut at any byte of a request or a response, by FIN or RST, with one side or both not
+// noticing. They are late, so that others overtake them. Requests are answered with an error in the
+// server's place, before or after they were passed on. A GET is sent on twice, as HTTP lets proxies
+// do (RFC 9110, section 9.2.2).
 //
-// What happens to a request follows from the seed, the number of its connection
-// and its number in that.
+// The fault of a request follows from the seed, the number of its connection, and its own number there.
 type faultProxy struct {
 	testport.Relay
 	seed  uint64

@@ -26,7 +26,7 @@ import (
 // "good". It answers a call of "held" when the test closes let, and a call of
 // "bad" as the test says. It honours no idempotency keys.
 type bad struct {
-	posts  atomic.Int32 // the number of bad calls
+	posts  atomic.Int32 // the number of POSTs of the bad call
 	comes  atomic.Int32 // the number of GETs
 	inits  atomic.Int32
 	let    chan struct{}

@@ -99,8 +99,7 @@ func TestWebSocketRepeatedMessages(t *testing.T) {
 	}
 }
 
-// When two clients follow one call, one of them over a WebSocket, both get its response, and
-// each gets each message once.
+// When two clients follow one call, one of them over a WebSocket, both get its response, and each gets each message once.
 func TestTwoClientsFollowOneCall(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range []string{"ws", "http"} {
@@ -177,7 +176,7 @@ func twoClientsFollowOneCall(t *testing.T, scheme string) {
 	}
 }
 
-// serveTool serves inside the test's bubble.
+// serveTool serves a server inside the test's bubble.
 func serveTool(t *testing.T, server *mcp.Server) (url string, hc *http.Client) {
 	t.Helper()
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, nil)

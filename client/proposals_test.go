@@ -309,8 +309,8 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// A server without event ids sends everything again when a call is resumed by its token
-// (SEP-975, "Streamable HTTP"): the host gets each message and each request once.
+// A server without event ids sends all messages again when a call is resumed by its
+// token (SEP-975, "Streamable HTTP"): the host gets each message and each request once.
 func TestTokenRepeats(t *testing.T) {
 	t.Parallel()
 	turn := 0

@@ -19,8 +19,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A mutable makes connections that can all be silenced: no bytes pass any more, as where a NAT has forgotten them or a
-// machine has lost its power.
+// A mutable makes connections that can all be silenced: no bytes pass any more, as where a NAT has forgotten them or a machine has lost its power.
 type mutable struct {
 	dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
@@ -90,7 +89,7 @@ func (c *muted) Close() error {
 func TestSilentConnections(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		before, after time.Duration // when the connections die: before or after the call is sent
+		before, after time.Duration // how long before, or after, the call is sent the connections die
 		method        string
 		within        time.Duration // the time from then to the response
 	}{
