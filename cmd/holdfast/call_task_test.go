@@ -106,7 +106,7 @@ func (a *assigner) answer(m jsonrpc.Message, task *assigned) string {
 func runInside(t *testing.T, stdin string, args ...string) (out, says string, err error) {
 	t.Helper()
 	var stdout bytes.Buffer
-	var stderr mcptest.Log // it also gets lines from other commands in this process
+	var stderr mcptest.Log // it also gets the log of other commands in this process
 	cmd := newRoot()
 	cmd.SetArgs(args)
 	cmd.SetIn(strings.NewReader(stdin))

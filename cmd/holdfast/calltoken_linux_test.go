@@ -44,7 +44,7 @@ func TestTokenOfAnotherServer(t *testing.T) {
 		cmd := exec.CommandContext(ctx, "holdfast", args...)
 		cmd.Env = append(os.Environ(), "XDG_STATE_HOME="+states, "HOLDFAST_HEADER="+header)
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, out, out
-		_ = cmd.Run() // it fails, as that server knows no call
+		_ = cmd.Run() // the command fails, as that server knows no call
 		if ctx.Err() != nil {
 			t.Errorf("%q did not end", args)
 		}

@@ -13,8 +13,7 @@ import (
 // A script that kills a process in the middle of a call needs the call to be in flight then,
 // however slow the machine is. So the call halts.
 
-// halting makes calls of a server that send progress halt half-way, for as long as halt is
-// true.
+// halting lets the calls of a server that send progress halt half-way, for as long as halt returns true.
 func halting(server *mcp.Server, halt func() bool) {
 	server.AddSendingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {

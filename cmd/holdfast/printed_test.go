@@ -552,7 +552,7 @@ func (s *stage) python(text string) {
 	}
 }
 
-// js has Node.js parse a program; with -long, the program is run, and a client calls its tool.
+// js lets Node.js parse a program. With -long it runs the program, and a client calls its tool.
 func (s *stage) js(text string) {
 	s.Helper()
 	node, err := exec.LookPath("node")

@@ -23,7 +23,7 @@ import (
 // printedMain stands for the programs that TestPrinted runs:
 //
 //	stdio                     an MCP server on stdio
-//	holdfast PROGRAM ARG...   holdfast, of which serve ends after a client was answered
+//	holdfast PROGRAM ARG...   holdfast; its serve ends after it has answered a client
 //	package PROGRAM ARG...    npx and uvx: the program holdfast, or a server
 func printedMain(args []string) {
 	if args[0] == "package" && args[2] != "holdfast" {
@@ -130,8 +130,7 @@ func printedServes(cmd *exec.Cmd, log *bufio.Scanner) error {
 	return log.Err()
 }
 
-// printedAnswers lets a client begin a session. A server that asks for authentication has answered, too, and so
-// has a door without a worker.
+// printedAnswers lets a client begin a session. A server that asks for authentication has answered, too, and so has a door without a worker.
 func printedAnswers(url string, door bool) error {
 	settings := &tls.Config{InsecureSkipVerify: true} // the server is on this machine, under another name
 	if pair, err := tls.LoadX509KeyPair("cert.pem", "key.pem"); err == nil {

@@ -173,8 +173,7 @@ func proxy(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv(args[0], u.String())
 }
 
-// forgetful starts a server that cannot resume anything, and sets a variable to its
-// URL:
+// forgetful starts a server that cannot resume calls, and sets a variable to its URL:
 //
 //	forgetful NAME
 func forgetful(ts *testscript.TestScript, neg bool, args []string) {

@@ -148,8 +148,7 @@ var storeURLs = []string{
 	"://user:SECRET@FREE",
 }
 
-// strayURLs are command lines with a URL in the wrong place, as when an argument is
-// left out or two are swapped.
+// strayURLs are command lines with a URL in the wrong place, as when an argument is left out or two are swapped.
 var strayURLs = [][]string{
 	{"URL"},
 	{"serve", "URL"},

@@ -219,7 +219,7 @@ func TestTerminalLog(t *testing.T) {
 			}
 			wait(func(text string) bool { return servingURL.MatchString(text) })
 			to := servingURL.FindStringSubmatch(term.text())[1]
-			asking := exec.CommandContext(ctx, "holdfast", "tools", to) // it waits for an answer in vain
+			asking := exec.CommandContext(ctx, "holdfast", "tools", to) // the command waits for an answer in vain
 			mcptest.Check(t, asking.Start())
 			wait(func(text string) bool { return strings.Contains(text, "pwned") && strings.Contains(text, "X}") })
 			_ = asking.Process.Kill()
