@@ -365,7 +365,7 @@ func movedPrograms() map[string]moved {
 			server: carts, does: func(c *movedClients) {
 				s := c.connect("", nil)
 				id := s.ID()
-				_ = s.Close() // it sends DELETE
+				_ = s.Close() // Close sends DELETE
 				c.sees("%d", c.posts(`{"jsonrpc":"2.0","id":1,"method":"ping"}`, "Mcp-Session-Id", id))
 				c.sees("%d", c.posts(`{"jsonrpc":"2.0","id":1,"method":"ping"}`, "Mcp-Session-Id", "never-was"))
 			},

@@ -331,7 +331,7 @@ func TestUserPanics(t *testing.T) {
 		{"sdk", "getServer", "tools/call", callSafe, "taken"},
 		{"sdk", "receiving initialize", "initialize", initializeParams, "begun"},
 		{"sdk", "receiving tools/call", "tools/call", callSafe, "life taken forward"},
-		{"sdk", "receiving tools/call", "tools/call", `{"name":"safe","arguments":{},"extra":1}`, "life taken forward"}, // not a direct call: it goes through the SDK
+		{"sdk", "receiving tools/call", "tools/call", `{"name":"safe","arguments":{},"extra":1}`, "life taken forward"}, // not a direct call, but one that goes through the SDK
 		{"sdk", "tool", "tools/call", callSafe, "life taken forward"},
 		{"sdk", "prompt", "prompts/get", prompt, "life taken forward"},
 		{"sdk", "MarshalJSON", "tools/call", callSafe, "life taken"},
