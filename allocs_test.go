@@ -24,11 +24,11 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// exact is a backend whose tools cost as little as they can.
+// exact is a backend with tools that cost as little as possible.
 type exact struct {
-	step chan struct{} // "paced" says one thing for each
-	pad  string        // further members of what it says
-	held chan struct{} // "held" answers when it is closed
+	step chan struct{} // "paced" emits a message for each value
+	pad  string        // further members of that message
+	held chan struct{} // "held" answers when the channel is closed
 }
 
 var exactTools = []byte(`{"tools":[{"name":"echo","annotations":{"readOnlyHint":true}},{"name":"paced"},{"name":"held"}]}`)
@@ -61,10 +61,10 @@ func (e *exact) Serve(x *message.Exchange) {
 	}
 }
 
-// sink is the client's end of a response: it keeps nothing but the header.
+// sink is the client's end of a response. It keeps only the header.
 type sink struct {
 	head http.Header
-	said chan struct{} // it is told of each event that has data, if it is not nil
+	said chan struct{} // receives for each event with data; may be nil
 }
 
 func (s *sink) Header() http.Header { return s.head }
@@ -79,7 +79,7 @@ func (s *sink) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// SetWriteDeadline and SetReadDeadline are what [http.ResponseController] asks for.
+// SetWriteDeadline and SetReadDeadline are the methods that [http.ResponseController] looks for.
 func (s *sink) SetWriteDeadline(time.Time) error { return nil }
 func (s *sink) SetReadDeadline(time.Time) error  { return nil }
 
@@ -93,7 +93,7 @@ type measured struct {
 	*holdfast.Handler
 	backend *exact
 	session string
-	header  http.Header // of each request, beside those that all have
+	header  http.Header // headers of each request, beside those that all requests have
 }
 
 func newMeasured(t *testing.T, with ...func(*holdfast.Options)) *measured {
@@ -109,7 +109,7 @@ func newMeasured(t *testing.T, with ...func(*holdfast.Options)) *measured {
 	return m
 }
 
-// begin begins the session, and has the tools listed.
+// begin begins the session, and makes it list the tools.
 func (m *measured) begin() {
 	first := &sink{head: http.Header{}}
 	m.post(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`)(first)
@@ -143,11 +143,11 @@ func toolCall(id int, name string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":{},"_meta":{"progressToken":1}}}`, id, name)
 }
 
-// allocations is how many objects f allocates each time, over many.
+// allocations returns how many objects f allocates each time, as an average over many times.
 func allocations(f func()) float64 {
 	const n = 5000
 	f()
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // as testing.AllocsPerRun, which drops what follows the point
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // as in testing.AllocsPerRun, which rounds its result down
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	for range n {
@@ -158,8 +158,8 @@ func allocations(f func()) float64 {
 }
 
 // TestAllocationsOfLightCall guards the path of a light call at its session's node,
-// which stays direct. These are the allocations besides those of net/http. Three are
-// the test's own.
+// which stays direct. The figure leaves out the allocations of net/http. Three of
+// the allocations are the test's own.
 func TestAllocationsOfLightCall(t *testing.T) {
 	if testlong.Race {
 		t.Skip("the race detector allocates, too")
@@ -171,7 +171,7 @@ func TestAllocationsOfLightCall(t *testing.T) {
 	}
 }
 
-// TestAllocationsOfStreamedCall guards the path of a call that is answered with a stream, and that no other one is like.
+// TestAllocationsOfStreamedCall guards the path of a call that is answered with a stream, and equals no other call.
 func TestAllocationsOfStreamedCall(t *testing.T) {
 	if testlong.Race {
 		t.Skip("the race detector allocates, too")
@@ -184,7 +184,7 @@ func TestAllocationsOfStreamedCall(t *testing.T) {
 }
 
 // TestAllocationsOfModernCall guards the path of a call of revision 2026-07-28 to an mcp.Server
-// and back: these are its own and the SDK's.
+// and back. The figure has the allocations of the path and of the go-sdk.
 func TestAllocationsOfModernCall(t *testing.T) {
 	if testlong.Race {
 		t.Skip("the race detector allocates, too")
@@ -222,9 +222,9 @@ func TestAllocationsOfStreamEvent(t *testing.T) {
 	}
 }
 
-// TestStreamEventIsNotParsed guards what an event of a stream costs on its way from the backend to a
-// client: its message was parsed when it came from the server, and is not parsed again. So an event with a
-// long message takes a fraction of the time that it takes to look for a member of it.
+// TestStreamEventIsNotParsed guards the path of a stream's event from the backend to a client: its message
+// was parsed when it came from the server, and is not parsed again. So an event with a long message takes
+// a fraction of the time that a search for a member of the message takes.
 func TestStreamEventIsNotParsed(t *testing.T) {
 	pad := `,"_meta":{"seen":[0` + strings.Repeat(",0", 64<<10) + `]}`
 	params := []byte(`{"progressToken":1` + pad + `}`)
@@ -249,8 +249,8 @@ func TestStreamEventIsNotParsed(t *testing.T) {
 	}
 }
 
-// events runs f with a function that has a backend say one thing in a call, and returns when the call's client
-// has it. pad makes what is said longer.
+// events runs f with a function that lets a backend emit one message of a call, and returns when the call's
+// client has it. pad makes the message longer.
 func events(t *testing.T, pad string, f func(event func())) {
 	t.Helper()
 	m := newMeasured(t)
@@ -270,7 +270,7 @@ func events(t *testing.T, pad string, f func(event func())) {
 	<-over
 }
 
-// TestBytesOfWaitingCall guards what a call costs whose client waits for its answer.
+// TestBytesOfWaitingCall guards the memory of a call with a client that waits for its answer.
 func TestBytesOfWaitingCall(t *testing.T) {
 	if testlong.Race {
 		t.Skip("the race detector takes memory, too")

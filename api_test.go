@@ -17,12 +17,11 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// mostExported bounds the API: the exported types, functions and methods of the public
-// packages, the methods of interfaces included. (The aim is about 130; it was 538 before
-// packages were internal.)
+// mostExported bounds the API: the exported types, functions and methods of the public packages, and
+// the methods of interfaces. (The aim is about 130. There were 538 before packages became internal.)
 const mostExported = 147
 
-// notAPI are the folders whose packages are no API, although Go lets others import them.
+// notAPI are folders with packages that are no API, although Go lets other modules import them.
 var notAPI = []string{"bench", "conformance", "e2e", "examples", "cmd"}
 
 // api returns the public packages of the module, by path, as the compiler sees them.
@@ -45,12 +44,12 @@ var api = sync.OnceValues(func() (map[string]*types.Package, error) {
 
 // isPublic reports whether a package of the module is part of its API.
 func isPublic(pkg string) bool {
-	parts := strings.Split(strings.TrimPrefix(pkg, module), "/") // the first is empty
+	parts := strings.Split(strings.TrimPrefix(pkg, module), "/") // the first part is empty
 	return !slices.Contains(parts, "internal") && (len(parts) == 1 || !slices.Contains(notAPI, parts[1]))
 }
 
 // exported calls visit for every exported name of a package: types, functions, constants
-// and variables, and the methods of types, promoted ones included.
+// and variables, and the methods of types, also promoted ones.
 func exported(pkg *types.Package, visit func(name string, obj types.Object)) {
 	scope := pkg.Scope()
 	for _, name := range scope.Names() {
@@ -75,7 +74,7 @@ func exported(pkg *types.Package, visit func(name string, obj types.Object)) {
 	}
 }
 
-// A Response is given to the server as the number that it is.
+// The server gets a Response as its number.
 func TestResponses(t *testing.T) {
 	t.Parallel()
 	for public, internal := range map[holdfast.Response]server.Response{
@@ -87,8 +86,8 @@ func TestResponses(t *testing.T) {
 	}
 }
 
-// The API is small. What a user can reach is counted once, under whatever name; methods
-// that come with an embedded type of another module are not counted.
+// The API is small. Each type, function and method that a user can reach is counted once,
+// under whatever name. Methods from an embedded type of another module are not counted.
 func TestAPISize(t *testing.T) {
 	t.Parallel()
 	testlong.OneGoroutine(t)
@@ -118,7 +117,7 @@ func TestAPISize(t *testing.T) {
 	}
 }
 
-// docs/versions.md says of which packages the API is: of all that are public, and of no others.
+// docs/versions.md names the packages of the API: all public packages, and no others.
 func TestVersionsNameThePackages(t *testing.T) {
 	t.Parallel()
 	testlong.OneGoroutine(t)
@@ -144,7 +143,7 @@ func TestVersionsNameThePackages(t *testing.T) {
 	}
 }
 
-// A user can name every type of the API: none of it is internal or unexported.
+// A user can name every type of the API: no type is internal or unexported.
 func TestAPINamesItsTypes(t *testing.T) {
 	t.Parallel()
 	testlong.OneGoroutine(t)
@@ -167,8 +166,7 @@ func TestAPINamesItsTypes(t *testing.T) {
 	}
 }
 
-// unnameable returns a type that typ is made of, and that a user of the module cannot
-// name, or "".
+// unnameable returns a type that is a part of typ and that a user of the module cannot name, or "".
 func unnameable(typ types.Type, seen map[types.Type]bool) string {
 	if seen[typ] {
 		return ""
@@ -209,7 +207,7 @@ func unnameable(typ types.Type, seen map[types.Type]bool) string {
 			of := f.Type()
 			switch {
 			case f.Exported():
-			case f.Embedded(): // which counts for what it promotes; methods are looked at by exported
+			case f.Embedded(): // its promoted fields count here, and its methods in exported
 				of = of.Underlying()
 			default:
 				continue

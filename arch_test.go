@@ -29,16 +29,16 @@ var module = func() string {
 	return strings.TrimSpace(name)
 }()
 
-// layers are the packages of the module, from the lowest up: each with the packages of
-// ours that it may import, all of which stand before it. "." is the root. A name that ends
-// in "/..." stands for all packages below it; no package imports those.
+// layers are the packages of the module, from the lowest up, each with the packages of
+// ours that it may import: all of those are in lower layers. "." is the root. A name that
+// ends in "/..." stands for all packages below that path. No package imports those.
 var layers = []struct {
 	name    string
 	imports []string
 }{
 	{"internal/testlong", nil}, // the flag -long of tests
-	{"internal/testport", nil}, // ports for tests, and what stands in the place of servers
-	{"internal/testwork", nil}, // how work grows, for tests
+	{"internal/testport", nil}, // ports for tests, and stand-ins for servers
+	{"internal/testwork", nil}, // for tests of how work grows with its input
 	{"internal/panics", nil},
 	{"jsonrpc", nil},
 	{"internal/sse", nil},
@@ -104,7 +104,7 @@ var layers = []struct {
 	{"internal/reading", []string{"internal/journal", "internal/likeness", "internal/observe", "stream"}},
 	{"internal/watched", []string{"internal/journal", "internal/protocol", "internal/reading", "jsonrpc", "stream"}},
 	{"internal/again", []string{"internal/likeness", "internal/departure", "internal/reading", "stream", "jsonrpc", "internal/protocol"}},
-	{"internal/tools", []string{"internal/panics", "internal/protocol", "jsonrpc"}}, // what servers say of theirs
+	{"internal/tools", []string{"internal/panics", "internal/protocol", "jsonrpc"}}, // the tools that servers declare
 	{"internal/admission", []string{"internal/caller", "internal/feature/tasktext", "internal/limit", "internal/protocol", "internal/tools", "jsonrpc"}},
 	{"internal/whereabouts", []string{"internal/caller", "internal/departure", "internal/engine/shared", "internal/reading", "stream"}},
 	{"internal/session", []string{"internal/departure", "internal/pace", "internal/pulse", "internal/spans", "internal/again", "internal/watched", "internal/tools", "internal/whereabouts", "internal/admission", "internal/reading", "internal/journal", "internal/clientkind", "internal/moves", "internal/processes", "internal/likeness", "internal/caller", "internal/ticket", "internal/sessionid", "internal/revival", "internal/feature/idempotency", "internal/feature/resume", "internal/feature/hosts", "internal/feature/tasktext", "internal/feature/webhook", "internal/observe", "internal/outage", "backend", "internal/budget", "internal/limit", "stream", "internal/engine/shared", "jsonrpc", "internal/protocol", "internal/rpc", "internal/panics", "internal/defaults"}},
@@ -148,11 +148,11 @@ var layers = []struct {
 	{"cmd/...", everything},
 	{"bench/...", everything},
 	{"conformance/...", everything},
-	{"deploy/schemas", nil}, // of CI
-	{"deploy/pack", nil},    // of a release, as those below
+	{"deploy/schemas", nil}, // for CI
+	{"deploy/pack", nil},    // for a release, as the next ones
 	{"deploy/module", nil},
 	{"deploy/notes", nil},
-	{"internal/transcripts", nil}, // tests only
+	{"internal/transcripts", nil}, // for tests only
 	{"e2e", everything},
 	{"examples/...", everything},
 }
@@ -182,12 +182,12 @@ var modules = map[string][]string{
 	"golang.org/x/sync":                      {"internal/auth", "internal/engine/durable", "internal/engine/jetstream"},
 	"golang.org/x/text":                      {"internal/servers"},
 	"github.com/schollz/progressbar/v3":      {"internal/terminal"},
-	"golang.org/x/sys":                       {"internal/bridge", "internal/server/watch", "internal/testwork"}, // else tests only
+	"golang.org/x/sys":                       {"internal/bridge", "internal/server/watch", "internal/testwork"}, // otherwise for tests only
 	"golang.org/x/term":                      {"internal/terminal", "cmd/...", "examples/..."},
 	"github.com/tailscale/hujson":            {"internal/config", "internal/install"},
 	"github.com/pelletier/go-toml/v2":        {"internal/install"},
-	"go.yaml.in/yaml/v3":                     {"deploy/schemas"},                     // else tests only
-	"go.uber.org/goleak":                     {"internal/engine/jetstream/natstest"}, // else tests only
+	"go.yaml.in/yaml/v3":                     {"deploy/schemas"},                     // otherwise for tests only
+	"go.uber.org/goleak":                     {"internal/engine/jetstream/natstest"}, // otherwise for tests only
 }
 
 // pure packages take bytes and values: no clock, network, files or logger.
@@ -218,8 +218,8 @@ func walk(do func(file string) error) error {
 	})
 }
 
-// sources returns the packages of the module, by directory, with what they
-// import outside their tests and the files that do.
+// sources returns the packages of the module, by directory. Each has its
+// imports outside of tests, with the files that import them.
 func sources(t *testing.T) map[string]map[string]string {
 	t.Helper()
 	all := make(map[string]map[string]string)
@@ -250,7 +250,7 @@ func sources(t *testing.T) map[string]map[string]string {
 	return all
 }
 
-// matches says whether a package is one of those that a name stands for.
+// matches says whether a name in the lists stands for a package.
 func matches(pkg, name string) bool {
 	below, ok := strings.CutSuffix(name, "/...")
 	return pkg == name || ok && (pkg == below || strings.HasPrefix(pkg, below+"/"))
@@ -266,7 +266,7 @@ func layerOf(pkg string) int {
 	return -1
 }
 
-// may returns why a package of ours may not import another, or nil.
+// may returns the reason why a package of ours may not import another, or nil.
 func may(pkg, imported string) error {
 	from, to := layerOf(pkg), layerOf(imported)
 	f := layers[from]
@@ -333,8 +333,8 @@ func allowed(pkg, imported string) error {
 	return nil
 }
 
-// The lists above name nothing that is gone, and every layer
-// stands on those before it.
+// The lists above name no package that is gone, and every
+// layer imports only lower ones.
 func TestLayers(t *testing.T) {
 	t.Parallel()
 	testlong.OneGoroutine(t)
@@ -367,7 +367,7 @@ func TestLayers(t *testing.T) {
 	}
 }
 
-// The rules refuse what they are there for.
+// The rules refuse the imports that they are made for.
 func TestImportRules(t *testing.T) {
 	t.Parallel()
 	for _, bad := range [][2]string{
@@ -384,7 +384,7 @@ func TestImportRules(t *testing.T) {
 		{"backend/sdk", module + "/internal/server"},
 		{"backend/process", module + "/backend/message"},
 		{"internal/placement", module + "/internal/server"},
-		{"internal/server", module + "/internal/cluster"}, // other nodes are placement's
+		{"internal/server", module + "/internal/cluster"}, // messages to other nodes belong to placement
 		{"internal/session", module + "/internal/placement"},
 		{"internal/server", module},
 		{"internal/server", module + "/backend/sdk"},
@@ -392,15 +392,15 @@ func TestImportRules(t *testing.T) {
 		{"internal/session", "github.com/spf13/cobra"},
 		{".", "github.com/spf13/cobra"},
 		{".", module + "/engine"},
-		{".", module + "/internal/metrics"}, // which draws in Prometheus
+		{".", module + "/internal/metrics"}, // it imports Prometheus
 		{".", "github.com/prometheus/client_golang/prometheus"},
 		{".", "go.opentelemetry.io/otel/trace"},
 		{".", "example.com/new"},
-		{"engine", module + "/internal/engine/redis"}, // which only programs that import its driver link
+		{"engine", module + "/internal/engine/redis"}, // only programs that import its driver link it
 		{"internal/engine/jetstream", module + "/internal/engine/embedded"},
 		{"engine", module + "/bench/tools"},
 		{"cmd/holdfast", module + "/bench/tools"},
-		{"cmd/holdfast", module + "/internal/mcptest"}, // which is for tests
+		{"cmd/holdfast", module + "/internal/mcptest"}, // it is for tests
 		{"e2e", module + "/internal/mcptest"},
 		{"engine", module + "/attic"},
 	} {
@@ -425,7 +425,7 @@ func TestImportRules(t *testing.T) {
 	}
 }
 
-// Each package with tests knows the flag -long, or "go test ./... -long" would fail in it.
+// Each package with tests knows the flag -long. Without it "go test ./... -long" would fail in the package.
 func TestLongFlag(t *testing.T) {
 	t.Parallel()
 	testlong.OneGoroutine(t)

@@ -12,8 +12,8 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// boundTests are the tests that go over the bounds of docs/sizing.md ("Bounds"), by how the rows of the table begin. A test is
-// named with the directory that it is in.
+// boundTests are the tests that exceed the bounds of docs/sizing.md ("Bounds"), by the beginnings of the table's rows. Each
+// test has its directory before its name.
 var boundTests = map[string][]string{
 	"sessions that are open on a node":                            {"internal/session TestLimits", "internal/server TestAdmission"},
 	"requests in flight on a node":                                {"internal/session TestLimits", "internal/server TestAdmission"},
@@ -68,7 +68,7 @@ var boundTests = map[string][]string{
 	"messages of a server to Holdfast's client":                   {"client TestWebSocketTooLarge", "client TestInputComments"},
 }
 
-// Each bound that operators are told of has a test that goes over it.
+// Each bound in the guide for operators has a test that exceeds it.
 func TestBoundsHaveTests(t *testing.T) {
 	t.Parallel()
 	testlong.OneGoroutine(t)

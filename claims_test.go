@@ -13,8 +13,8 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// TestClaimsLeave has calls under idempotency keys in a store that nodes share. The claims to their keys leave the
-// store once nothing is kept of the calls, whether their sessions have ended or not, and those of calls in flight stay.
+// TestClaimsLeave makes calls under idempotency keys in a store that nodes share. The claims to the keys leave the
+// store with the records of the calls, whether the sessions have ended or not. The claims of calls in flight stay.
 func TestClaimsLeave(t *testing.T) {
 	t.Parallel()
 	const keep = 50 * time.Millisecond
@@ -23,11 +23,11 @@ func TestClaimsLeave(t *testing.T) {
 	held := make(chan struct{})
 	l := newLimited(t, &exact{held: held}, func(o *holdfast.Options) {
 		o.Store = durable.New(handle, durable.Options{Keep: keep})
-		o.Keep, o.SessionTTL, o.UpgradeAfter = keep, 10*time.Second, time.Millisecond // an eighth of a life is between two looks
+		o.Keep, o.SessionTTL, o.UpgradeAfter = keep, 10*time.Second, time.Millisecond // a node looks at its sessions every eighth of their lives
 	})
 	claims := func() (n int) {
 		if err := handle.List(t.Context(), "k.", func(_ string, value []byte, _ uint64) bool {
-			if len(value) > 1 { // else it was given up
+			if len(value) > 1 { // a shorter value: the claim was given up
 				n++
 			}
 			return true

@@ -37,7 +37,7 @@ var (
 	suffixes = regexp.MustCompile(`_(bucket|count|sum)$`)
 )
 
-// A registry notes what is registered.
+// A registry records the names and labels of the figures that are registered.
 type registry struct {
 	*prometheus.Registry
 	names map[string]string // the labels of each figure
@@ -57,14 +57,14 @@ func (r *registry) Register(c prometheus.Collector) error {
 	return r.Registry.Register(c)
 }
 
-// figures returns the names of a handler's figures, and what /metrics says of them.
+// figures returns the names of a handler's figures, and the text of /metrics.
 func figures(t *testing.T) (names map[string]string, text []byte) {
 	t.Helper()
 	all := &registry{Registry: prometheus.NewRegistry(), names: make(map[string]string)}
 	h := holdfast.NewBackendHandler(message.New(message.HandlerFunc(tools.Answer)), &holdfast.Options{Metrics: metrics.New(all)})
 	server := httptest.NewServer(h)
 	defer server.Close()
-	res, err := server.Client().Get(server.URL) // is refused
+	res, err := server.Client().Get(server.URL) // the request is refused
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,8 +80,8 @@ func figures(t *testing.T) (names map[string]string, text []byte) {
 	return all.names, w.Body.Bytes()
 }
 
-// Nothing is written out of a tool that was not called, and no outcome that its calls never had. What
-// Prometheus must have seen at zero to see that it grows, as the rules and the dashboard do, has no label for the tool.
+// /metrics has no figures of a tool that was not called, and no outcome that a tool's calls never had. The rules and
+// the dashboard need some figures at zero, to see that they grow: these have no label for the tool.
 func TestFiguresOfManyTools(t *testing.T) {
 	t.Parallel()
 	const listed, called = 500, 40
@@ -165,8 +165,8 @@ func queries(t *testing.T) (all []string) {
 	return all
 }
 
-// What the dashboard, the rules and the guide for operators name is counted, and what is counted is
-// in the dashboard and in the guide.
+// The dashboard, the rules and the guide for operators name only figures that are counted. The
+// dashboard and the guide name all of them.
 func TestFiguresOfDeploy(t *testing.T) {
 	t.Parallel()
 	names, _ := figures(t)
@@ -209,7 +209,7 @@ func TestFiguresOfDeploy(t *testing.T) {
 	}
 }
 
-// Prometheus' own tool takes the rules, their tests, the queries of the dashboard and /metrics.
+// Prometheus' own tool accepts the rules, their tests, the queries of the dashboard and /metrics.
 func TestPromtool(t *testing.T) {
 	t.Parallel()
 	promtool, err := exec.LookPath("promtool")

@@ -15,31 +15,31 @@ import (
 )
 
 var (
-	// link is a link to another place in the repository, or an image of it.
+	// link matches a link to another place in the repository, or an image of it.
 	link = regexp.MustCompile(`\]\(([^)\s]+)\)`)
-	// goFile is the name of a file of ours in prose, with its folder or without.
+	// goFile matches the name of a file of ours in prose, with its folder or without.
 	goFile = regexp.MustCompile("`([a-z0-9_./-]+\\.(?:go|md|txtar))`")
-	// folder is the name of a package of ours in prose.
+	// folder matches the name of a package of ours in prose.
 	folder = regexp.MustCompile("`((?:internal|backend|cmd|engine|stream|client|bench|conformance|e2e|examples|docs)/[a-z0-9_/-]+)`")
-	// section is a table of the files of one folder.
+	// section matches a table of the files of one folder.
 	section = regexp.MustCompile("In `([a-z/]+)`:\n\n((?:\\|.*\n)+)")
-	// goTest is the name of a test in prose.
+	// goTest matches the name of a test in prose.
 	goTest = regexp.MustCompile("`(Test[A-Z]\\w+)`")
-	// heading is a heading of a document, which links lead to.
+	// heading matches a heading of a document, to which links lead.
 	heading = regexp.MustCompile(`(?m)^#+ +(.*)$`)
 )
 
 // historic are documents that name files as they were, or will be.
 var historic = map[string]bool{
-	"docs/decisions/0022-exchanges.md": true, // what becomes of each file
+	"docs/decisions/0022-exchanges.md": true, // the later fate of each file
 	"CHANGELOG.md":                     true,
 }
 
-// What documents link to is there, and so are the files, packages and tests that they name.
+// The targets of documents' links exist, and so do the files, packages and tests that they name.
 func TestDocuments(t *testing.T) {
 	t.Parallel()
 	testlong.OneGoroutine(t)
-	names := make(map[string]bool) // of all files, with and without their folders
+	names := make(map[string]bool) // the names of all files, with and without their folders
 	var documents []string
 	var tests strings.Builder
 	err := filepath.WalkDir(".", func(file string, d fs.DirEntry, err error) error {
@@ -52,7 +52,7 @@ func TestDocuments(t *testing.T) {
 			return nil
 		}
 		file = filepath.ToSlash(file)
-		for name := file; ; { // under each of its folders
+		for name := file; ; { // the file's name below each of its folders
 			names[name] = true
 			_, rest, ok := strings.Cut(name, "/")
 			if !ok {
@@ -110,8 +110,7 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// checkLink checks that what a document links to is there: a file or folder, and a heading
-// in it.
+// checkLink checks that the target of a document's link exists: a file or folder, and a heading in it.
 func checkLink(t *testing.T, document, target string) {
 	t.Helper()
 	if strings.Contains(target, "://") || strings.HasPrefix(target, "mailto:") {
@@ -156,7 +155,7 @@ func anchorOf(title string) string {
 	return b.String()
 }
 
-// word is a row of a glossary.
+// word matches a row of a glossary.
 var word = regexp.MustCompile(`(?m)^\| ([a-z -]+) \| [^|]+ \|$`)
 
 // The glossary for users is short, and each word is explained in one place.

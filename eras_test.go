@@ -42,14 +42,14 @@ func erasRequests() map[string]struct{ method, path, body, header string } {
 	}
 }
 
-// TestErasByName is what each kind of request gets by each choice: the status, and the code of an error
-// or what else the answer has.
+// TestErasByName checks the answer to each kind of request with each choice of eras: the status, and
+// the code of an error or another part of the answer.
 func TestErasByName(t *testing.T) {
 	t.Parallel()
 	const (
 		refused  = "400 -32022"
 		served   = "200 result"
-		unknown  = "400 -32602" // what has no _meta
+		unknown  = "400 -32602" // a request without _meta
 		missing  = "404"
 		notFound = "405"
 	)
@@ -76,7 +76,7 @@ func TestErasByName(t *testing.T) {
 	stateless := rows(both)
 	stateless["GET"], stateless["DELETE"], stateless["WebSocket"], stateless["HTTP+SSE"] = notFound, notFound, notFound, notFound
 	stateless["notification"] = "202"
-	delete(stateless, "status") // it is the backend's
+	delete(stateless, "status") // the backend answers it
 	for name, c := range map[string]struct {
 		o    holdfast.Options
 		want map[string]string

@@ -30,12 +30,12 @@ func greet(_ context.Context, _ *mcp.CallToolRequest, in greeting) (*mcp.CallToo
 	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "Hello, " + in.Name}}}, nil, nil
 }
 
-// A Go server changes one line to be served by Holdfast.
+// A Go server changes one line to use Holdfast.
 func ExampleNewHandler() {
 	server := mcp.NewServer(&mcp.Implementation{Name: "greeter", Version: "1.0.0"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "greet", Description: "says hello"}, greet)
 
-	// It was: mcp.NewStreamableHTTPHandler(…)
+	// Before: mcp.NewStreamableHTTPHandler(…)
 	handler := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, nil)
 
 	url, stop := listen(handler) // or http.ListenAndServe("localhost:8080", handler)
@@ -55,7 +55,7 @@ func listen(handler *holdfast.Handler) (url string, stop func()) {
 	}
 }
 
-// post sends one message, and returns the body that answers it.
+// post sends one message, and returns the body of the answer.
 func post(url, message string) string {
 	request, err := http.NewRequest(http.MethodPost, url, strings.NewReader(message))
 	if err != nil {
@@ -108,12 +108,12 @@ func ExampleNewBackendHandler() {
 	// Output: {"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"done"}]}}
 }
 
-// A tool that works for long lets its client go meanwhile. The client comes back
-// by itself, and gets what was said without it.
+// A tool that works for long disconnects its client meanwhile. The client comes
+// back by itself, and gets the messages that it missed.
 func ExampleDisconnect() {
 	server := mcp.NewServer(&mcp.Implementation{Name: "worker", Version: "1.0.0"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "work"}, func(ctx context.Context, _ *mcp.CallToolRequest, _ any) (*mcp.CallToolResult, any, error) {
-		holdfast.Disconnect(ctx, 10*time.Millisecond) // come back after this time
+		holdfast.Disconnect(ctx, 10*time.Millisecond) // it comes back after this time
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "done while you were away"}}}, nil, nil
 	})
 	handler := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, nil)
@@ -123,8 +123,8 @@ func ExampleDisconnect() {
 	// Output: done while you were away
 }
 
-// A server that stops lets its calls end first: the handler is shut down before
-// the HTTP server, so that clients can still come back for what they miss.
+// A server that stops lets its calls end first: the handler is shut down before the
+// HTTP server, so that clients can still come back for the messages that they missed.
 func ExampleHandler_Shutdown() {
 	server := mcp.NewServer(&mcp.Implementation{Name: "greeter", Version: "1.0.0"}, nil)
 	handler := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, nil)
@@ -140,7 +140,7 @@ func ExampleHandler_Shutdown() {
 	// Output: <nil> http: Server closed
 }
 
-// A Go client changes one line too: its calls outlive the connections under them.
+// A Go client changes one line, too: its calls outlive the connections under them.
 func ExampleNewClientTransport() {
 	server := mcp.NewServer(&mcp.Implementation{Name: "greeter", Version: "1.0.0"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "greet", Description: "says hello"}, greet)
@@ -149,7 +149,7 @@ func ExampleNewClientTransport() {
 
 	ctx := context.Background()
 	client := mcp.NewClient(&mcp.Implementation{Name: "caller", Version: "1.0.0"}, nil)
-	// It was: &mcp.StreamableClientTransport{Endpoint: url}
+	// Before: &mcp.StreamableClientTransport{Endpoint: url}
 	session, err := client.Connect(ctx, holdfast.NewClientTransport(url, nil), nil)
 	if err != nil {
 		log.Print(err)
@@ -169,7 +169,7 @@ func ExampleNewClientTransport() {
 	// Output: Hello, Ada
 }
 
-// A handler whose calls are counted. Serve the registry with promhttp.HandlerFor.
+// A handler that counts its calls. Serve the registry with promhttp.HandlerFor.
 func ExampleOptions_metrics() {
 	registry := prometheus.NewRegistry()
 	server := mcp.NewServer(&mcp.Implementation{Name: "greeter", Version: "1.0.0"}, nil)
@@ -179,7 +179,7 @@ func ExampleOptions_metrics() {
 	figures, err := registry.Gather()
 	fmt.Println(len(figures) > 0, err)
 	fmt.Println(handler.Shutdown(context.Background()))
-	figures, err = registry.Gather() // they are gone with the handler
+	figures, err = registry.Gather() // the figures are gone with the handler
 	fmt.Println(len(figures), err)
 	// Output:
 	// true <nil>

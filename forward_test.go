@@ -19,7 +19,7 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// A tapped engine notes all that goes into it.
+// A tapped engine records all bytes that are written to it.
 type tapped struct {
 	durable.Log
 	tap *mcptest.Log
@@ -45,9 +45,8 @@ func (l tapped) Cast(message []byte) error {
 	return l.Log.Cast(message)
 }
 
-// TestForwardedCredentials sends requests with all kinds of credentials to the node that
-// does not have the session. None goes through the engine, but those that the backend is
-// said to need.
+// TestForwardedCredentials sends requests with all kinds of credentials to the node that does not
+// have the session. No credentials go through the engine, except for those that ForwardHeader names.
 func TestForwardedCredentials(t *testing.T) {
 	t.Parallel()
 	const secret = "s3cr3tWord"
@@ -55,7 +54,7 @@ func TestForwardedCredentials(t *testing.T) {
 	for _, x := range []struct {
 		name    string
 		forward func(string) bool
-		want    []string // what the tool sees of X-Tenant and the credentials
+		want    []string // the headers of X-Tenant and the credentials that the tool gets
 	}{
 		{"default", nil, []string{"X-Tenant"}},
 		{"none", func(string) bool { return false }, nil},

@@ -22,8 +22,8 @@ import (
 	"holdfast/traces"
 )
 
-// The handle of a hand-off is enough to get the result of its call. What operators read does not have it: the audit with
-// arguments, traces, the log and the live page.
+// The handle of a hand-off is enough to get the result of its call. So the places that operators read do not contain it:
+// the audit with arguments, traces, the log and the live page.
 func TestHandleIsHidden(t *testing.T) {
 	t.Parallel()
 	server := mcp.NewServer(&mcp.Implementation{Name: "s", Version: "1"}, nil)

@@ -27,7 +27,7 @@ import (
 // A slowServer has tools that take as long as their argument says.
 type slowServer struct {
 	ran atomic.Int32
-	end chan struct{} // its tools run no longer
+	end chan struct{} // closed: all its tools end
 }
 
 // pause waits for a time.
@@ -67,15 +67,15 @@ func (s *slowServer) Serve(x *message.Exchange) {
 	}
 }
 
-// A hostKind is how a host was seen to be.
+// A hostKind describes the observed behaviour of a host.
 type hostKind struct {
 	name    string
 	modern  bool
 	limit   time.Duration
 	extends bool   // progress extends its limit
-	token   bool   // it gives a progress token
-	shows   string // what of a result its model sees: "structured" if there is that, or "text"
-	loops   int    // how many equal calls in a row it stops at; 0: any number
+	token   bool   // its requests have a progress token
+	shows   string // the part of a result that its model sees: "structured" if there is that part, or "text"
+	loops   int    // after how many equal calls in a row it stops; 0: never
 }
 
 var seen = map[string]hostKind{
@@ -94,16 +94,16 @@ var seen = map[string]hostKind{
 	"mute":     {name: "opencode", limit: 60 * time.Second, extends: true, shows: "text"},
 }
 
-// A scriptedHost talks to a handler as one of them.
+// A scriptedHost talks to a handler as one of the hosts.
 type scriptedHost struct {
 	t    *testing.T
 	is   hostKind
 	send func(raw string)
 	said chan jsonrpc.Message
 	ids  int
-	told []jsonrpc.Message // progress of the last call
-	gaps []time.Duration   // between its messages
-	had  map[string]int    // calls in a row
+	told []jsonrpc.Message // the progress of the last call
+	gaps []time.Duration   // the times between its messages
+	had  map[string]int    // the number of calls in a row
 	last string
 }
 
@@ -157,14 +157,14 @@ func (s *scriptedHost) hear(raw []byte) {
 	}
 }
 
-// conn returns what serves a connection with a handler.
+// conn returns a function that serves a connection with a handler.
 func conn(t *testing.T, h *holdfast.Handler) func(io.Reader, io.Writer) error {
 	return func(in io.Reader, out io.Writer) error {
 		return h.ServeConn(context.WithoutCancel(t.Context()), in, out)
 	}
 }
 
-// pipes has the host speak over pipes.
+// pipes connects the host over pipes.
 func (s *scriptedHost) pipes(serve func(io.Reader, io.Writer) error) {
 	say, said := mcptest.Duplex(s.t, serve)
 	go func() {
@@ -175,7 +175,7 @@ func (s *scriptedHost) pipes(serve func(io.Reader, io.Writer) error) {
 	s.send = func(raw string) { _, _ = io.WriteString(say, raw+"\n") }
 }
 
-// post has the host send each message as a POST.
+// post lets the host send each message as a POST.
 func (s *scriptedHost) post(hc *http.Client) {
 	session := ""
 	var work sync.WaitGroup
@@ -210,7 +210,7 @@ func (s *scriptedHost) post(hc *http.Client) {
 	}
 }
 
-// ask makes a request, and gives it up as the host does. ok says that there was a response in time.
+// ask makes a request, and gives it up as the host does. ok says that the response came in time.
 func (s *scriptedHost) ask(method, params string, limit time.Duration) (response jsonrpc.Message, ok bool) {
 	s.ids++
 	meta := []string{}
@@ -252,7 +252,7 @@ func (s *scriptedHost) ask(method, params string, limit time.Duration) (response
 	}
 }
 
-// call has the model call a tool, and do what the results say, until it has the tool's own result. answers are those before it.
+// call lets the model call a tool, and follow the instructions in the results, until it has the tool's own result. answers has the results before that.
 func (s *scriptedHost) call(name, arguments string) (result string, answers []string) {
 	for len(answers) < 50 {
 		if is := name + arguments; is != s.last {
@@ -282,7 +282,7 @@ type nextCall struct {
 	Arguments map[string]any
 }
 
-// next returns what the model of the host is told to do, from what it sees; nil: nothing.
+// next returns the call that the host's model is told to make, in the part that it sees; nil: none.
 func (s *scriptedHost) next(m *jsonrpc.Message) (next *nextCall) {
 	shown := jsonrpc.Field(m.Raw, "result", "structuredContent")
 	var texts []struct{ Text string }
@@ -327,7 +327,7 @@ func inBubble(t *testing.T, o holdfast.Options, do func(t *testing.T, h *holdfas
 
 var auto = holdfast.Options{HandoffAfter: holdfast.Auto, ProgressEvery: holdfast.Auto}
 
-// Each host has the result of a call that takes an hour, once, whatever it gives up after.
+// Each host gets the result of a call that takes 20 minutes, once, whatever time it waits for an answer.
 func TestHostsWait(t *testing.T) {
 	t.Parallel()
 	for name, is := range seen {
@@ -360,7 +360,7 @@ func TestHostsWait(t *testing.T) {
 						if tool == "shaped" && !kept && (!strings.Contains(answers[0], `"isError":true`) || strings.Contains(answers[0], "structuredContent")) {
 							t.Errorf("a tool with an outputSchema: %s", answers[0])
 						}
-						if n := len(s.told); kept && n != 20*60/15-1 && n != 20*60/15 { // the last one comes with the result, or is too late
+						if n := len(s.told); kept && n != 20*60/15-1 && n != 20*60/15 { // the last notification comes with the result, or is too late
 							t.Errorf("%d progress notifications", len(s.told))
 						}
 					})
@@ -370,7 +370,7 @@ func TestHostsWait(t *testing.T) {
 	}
 }
 
-// A call is handed off ten seconds before its host gives up, and not to a client that never heard of our tools.
+// A call is handed off ten seconds before a known host gives up. From an unknown host it is handed off after 40 s, if the host has listed our tools.
 func TestHandOffWhen(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -415,7 +415,7 @@ func TestHandOffWhen(t *testing.T) {
 	}
 }
 
-// A Holdfast behind merged servers, whose tools have a prefix here, hands no call off: its handle would be of no use.
+// Behind a Holdfast that merges servers, and gives their tools a prefix, another Holdfast hands no call off: its handle would be useless.
 func TestHandOffBehindPrefix(t *testing.T) {
 	inBubble(t, auto, func(t *testing.T, _ *holdfast.Handler, _ *slowServer) {
 		var got atomic.Value
@@ -444,8 +444,7 @@ func TestHandOffBehindPrefix(t *testing.T) {
 	})
 }
 
-// Progress of ours comes between the server's own. The values grow, the total is the server's, and none is sent while the server
-// says enough itself.
+// Our progress comes between the server's own. The values grow, the total is the server's, and we send none while the server sends enough itself.
 func TestProgressBetween(t *testing.T) {
 	t.Parallel()
 	for _, transport := range []string{"post", "pipes", "websocket", "pair"} {
@@ -501,7 +500,7 @@ func TestProgressBetween(t *testing.T) {
 	}
 }
 
-// Without a token, or with it and a host that is not known to wait longer, no progress is sent; a duration is for all that gave one.
+// Without a token, or from a host that is not known to wait longer for progress, a call gets none of ours. With a duration, each call with a token gets it.
 func TestProgressFor(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

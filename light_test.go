@@ -11,8 +11,8 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// lightModules are the modules that a program links with a package, beside the standard library. Metrics, traces and engines are
-// linked by programs that import them (docs/decisions/0052-by-import.md).
+// lightModules are the modules that a program links with a package, beside the standard library. Only programs that import
+// metrics, traces and engines link them (docs/decisions/0052-by-import.md).
 var lightModules = map[string][]string{
 	".": {
 		"github.com/cenkalti/backoff/v5", "github.com/coder/websocket", "github.com/gofrs/flock", "github.com/google/jsonschema-go",
@@ -27,7 +27,7 @@ var lightModules = map[string][]string{
 	"engine/redis": {"github.com/cespare/xxhash/v2", "github.com/redis/go-redis/v9", "go.uber.org/atomic", "golang.org/x/sync", "golang.org/x/sys"},
 }
 
-// A package links what its programs need, and no more.
+// A package links only the modules that its programs need.
 func TestLinkedModules(t *testing.T) {
 	t.Parallel()
 	testlong.OneGoroutine(t)

@@ -30,7 +30,7 @@ import (
 	"holdfast/metrics"
 )
 
-// limited is a server with limits, whose principals are those that the header X-User names.
+// limited is a server with limits. The header X-User names the principal.
 type limited struct {
 	t       *testing.T
 	handler *holdfast.Handler
@@ -44,7 +44,7 @@ func newLimited(t *testing.T, b message.Handler, set func(*holdfast.Options)) *l
 		Principal: func(r *http.Request) string { return r.Header.Get("X-User") }}
 	set(o)
 	l.handler = holdfast.NewBackendHandler(message.New(b), o)
-	mcptest.ShutDownAtEnd(t, l.handler, 10*time.Second) // what a test that fails leaves behind runs for ever
+	mcptest.ShutDownAtEnd(t, l.handler, 10*time.Second) // calls of a failed test would run for ever
 	l.url = mcptest.Serve(t, l.handler)
 	return l
 }
@@ -78,7 +78,7 @@ func (l *limited) begin(user string) string {
 	return head.Get("Mcp-Session-Id")
 }
 
-// refused fails the test unless an answer is the refusal of a limit, of the request with an id, for a legacy client.
+// refused fails the test unless an answer refuses the request with an id by a limit, for a legacy client.
 func refused(t *testing.T, status int, head http.Header, text, id string) {
 	t.Helper()
 	refusedAs(t, -32000, status, head, text, id)
@@ -102,8 +102,8 @@ func refusedAs(t *testing.T, code, status int, head http.Header, text, id string
 	}
 }
 
-// Of a client whose rate is used up no call begins, and all else goes on: what resumes, asks, is
-// made again under its key, or ends something. Another client is not touched.
+// When a client's rate is used up, none of its calls begins. All its other requests go on: those that
+// resume, ask, are made again under their key, or end something. Other clients are not affected.
 func TestRate(t *testing.T) {
 	t.Parallel()
 	l := newLimited(t, &exact{}, func(o *holdfast.Options) { o.Limits.Rate, o.Limits.Burst = 0.01, 2 })
@@ -169,7 +169,7 @@ func firstID(events string) string {
 	return id
 }
 
-// What looks for all calls or tasks of a client is work, and counts, over each transport.
+// A request that looks for all calls or tasks of a client counts, over each transport, as it is work.
 func TestListsCount(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{"requests/getStatus/all", "tasks/list"} {
@@ -210,7 +210,7 @@ func (s *subscribed) Serve(x *message.Exchange) {
 	}
 }
 
-// A listen counts as what it makes, and one that is refused makes nothing.
+// A listen counts as the requests that it makes, and a refused listen makes none.
 func TestListenCounts(t *testing.T) {
 	t.Parallel()
 	s := &subscribed{}
@@ -241,7 +241,7 @@ func TestListenCounts(t *testing.T) {
 		}
 		return "[" + strings.Join(all, ",") + "]"
 	}
-	for id, member := range []string{"resourceSubscriptions", "ResourceSubscriptions"} { // which the translation reads, too
+	for id, member := range []string{"resourceSubscriptions", "ResourceSubscriptions"} { // the translation reads this spelling, too
 		status, _, text := listen(id, fmt.Sprintf(`{%q:%s}`, member, uris(1000)))
 		if status != http.StatusBadRequest || !strings.Contains(text, "counts as 1000 calls") {
 			t.Errorf("more than the burst: %d %.300s", status, text)
@@ -255,7 +255,7 @@ func TestListenCounts(t *testing.T) {
 	}
 	status, head, text := listen(3, `{"resourceSubscriptions":`+uris(5)+`}`)
 	refusedAs(t, -32023, status, head, text, "3")
-	if n := s.requests.Load(); n < 6 || n > 12 { // with those that end them
+	if n := s.requests.Load(); n < 6 || n > 12 { // with the requests that end the subscriptions
 		t.Errorf("%d requests", n)
 	}
 	for id := 4; id < 8; id++ {
@@ -267,7 +267,7 @@ func TestListenCounts(t *testing.T) {
 	refusedAs(t, -32023, status, head, text, "8")
 }
 
-// An address has a rate of its own, for sessions too, whoever its clients are.
+// An address has a rate of its own, for sessions too, whatever clients it has.
 func TestAddressRate(t *testing.T) {
 	t.Parallel()
 	l := newLimited(t, &exact{}, func(o *holdfast.Options) { o.Limits.AddressRate, o.Limits.AddressBurst = 0.01, 3 })
@@ -290,7 +290,7 @@ func TestAddressRate(t *testing.T) {
 	refusedAs(t, -32023, status, head, text, "5")
 }
 
-// The clients of the go-sdk are told, and go on when it is time.
+// A client of the go-sdk gets the refusal, and can call again later.
 func TestRateOfSDKClient(t *testing.T) {
 	t.Parallel()
 	l := newLimited(t, &exact{}, func(o *holdfast.Options) { o.Limits.Rate, o.Limits.Burst = 0.4, 2 })
@@ -306,7 +306,7 @@ func TestRateOfSDKClient(t *testing.T) {
 		}
 	}
 	var work sync.WaitGroup
-	for range 12 { // at once: a slow machine would let them begin one after the other
+	for range 12 { // at once: on a slow machine they would begin one after the other
 		work.Go(call)
 	}
 	work.Wait()
@@ -318,7 +318,7 @@ func TestRateOfSDKClient(t *testing.T) {
 	}
 }
 
-// Holdfast's own client waits, and its caller notices only that it takes longer.
+// Holdfast's own client waits, and its caller notices only the delay.
 func TestRateOfOwnClient(t *testing.T) {
 	t.Parallel()
 	l := newLimited(t, &exact{}, func(o *holdfast.Options) { o.Limits.Rate, o.Limits.Burst = 1, 1 })
@@ -334,10 +334,10 @@ func TestRateOfOwnClient(t *testing.T) {
 	}
 }
 
-// A shift is a backend whose tool "held" runs until it is let go.
+// A shift is a backend with a tool "held" that runs until the test releases it.
 type shift struct {
 	exact
-	running chan string // the ids of calls that run
+	running chan string // the ids of running calls
 	release chan struct{}
 }
 
@@ -354,8 +354,8 @@ func (s *shift) Serve(x *message.Exchange) {
 	}()
 }
 
-// Calls over a number wait for others to end, as long as there is room. A client that leaves
-// leaves no call behind.
+// Calls beyond a number wait for others to end, as long as there is room. A client that
+// leaves leaves no call behind.
 func TestQueue(t *testing.T) {
 	t.Parallel()
 	s := &shift{running: make(chan string), release: make(chan struct{})}
@@ -405,12 +405,12 @@ func TestQueue(t *testing.T) {
 		`holdfast_refusals_total{reason="queue_full",status="429"} 1`,
 		`holdfast_queue_wait_seconds_count{result="began"} 1`,
 		`holdfast_queue_wait_seconds_count{result="refused"} 2`,
-	} { // who leaves is counted after it waits no more
+	} { // a client that leaves is counted after its call has left the queue
 		mcptest.Eventually(t, want+" in the figures", 30*time.Second, func() bool { return strings.Contains(figureText(t, figures), want) })
 	}
 }
 
-// On a connection that carries many calls one that waits holds up no other, and can be cancelled.
+// On a connection that carries many calls, a waiting call does not hold up the others, and can be cancelled.
 func TestQueueOfPipe(t *testing.T) {
 	t.Parallel()
 	s := &shift{running: make(chan string), release: make(chan struct{})}
@@ -451,14 +451,14 @@ func TestQueueOfPipe(t *testing.T) {
 	say(toolCall(5, "echo"))
 	hears(`"id":5`, `"result"`)
 	say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
-	say(toolCall(6, "echo")) // when this is answered, that was taken
+	say(toolCall(6, "echo")) // its answer shows that the cancellation was taken
 	hears(`"id":6`, `"result"`)
 	s.release <- struct{}{}
 	hears(`"id":1`, `"result"`)
 	if id := <-s.running; id != "3" {
 		t.Errorf("%s runs", id)
 	}
-	send.Close() // the connection ends when all is answered
+	send.Close() // the connection ends when all calls are answered
 	s.release <- struct{}{}
 	hears(`"id":3`, `"result"`)
 	if err := <-served; err != nil {
@@ -466,8 +466,8 @@ func TestQueueOfPipe(t *testing.T) {
 	}
 }
 
-// Over HTTP, a client that cancels a call which waits, and stays connected, has it wait no more: it
-// never begins, and its request has no response, as that of any call that is cancelled.
+// Over HTTP, a client may cancel a waiting call, and stay connected. The call does not wait any
+// more and never begins, and its request has no response, as that of any cancelled call.
 func TestQueueCancelled(t *testing.T) {
 	t.Parallel()
 	s := &shift{running: make(chan string), release: make(chan struct{})}
@@ -504,8 +504,8 @@ func TestQueueCancelled(t *testing.T) {
 	}
 }
 
-// A client that makes a call again, under its key, while that waits has it run once. Nobody can tell it
-// from one whose connection broke where only it noticed.
+// A client may make a waiting call again under its key: the call runs once. A server cannot tell this
+// client from one that alone noticed a break of its connection.
 func TestQueueRepeated(t *testing.T) {
 	t.Parallel()
 	s := &shift{running: make(chan string), release: make(chan struct{})}
@@ -545,7 +545,7 @@ func TestQueueRepeated(t *testing.T) {
 	}
 }
 
-// A modern client cancels a call that waits by its key.
+// A modern client cancels a waiting call by its key.
 func TestQueueCancelledByKey(t *testing.T) {
 	t.Parallel()
 	s := &shift{running: make(chan string), release: make(chan struct{})}
@@ -584,7 +584,7 @@ func TestQueueCancelledByKey(t *testing.T) {
 	}
 }
 
-// A call that waits keeps its session from expiring, and waits no more when its client ends that.
+// A waiting call keeps its session from expiring, and leaves the queue when its client ends the session.
 func TestQueueOfSession(t *testing.T) {
 	t.Parallel()
 	s := &shift{running: make(chan string), release: make(chan struct{})}
@@ -624,8 +624,8 @@ func TestQueueOfSession(t *testing.T) {
 	}
 }
 
-// A batch does not wait, also if one request of it alone is limited. One that is larger than a limit is
-// not to be made again.
+// A batch does not wait, even if only one of its requests is limited. A batch that is larger than a
+// limit gets an error that does not ask to make it again.
 func TestQueueOfBatch(t *testing.T) {
 	t.Parallel()
 	s := &shift{running: make(chan string), release: make(chan struct{})}
@@ -653,7 +653,7 @@ func TestQueueOfBatch(t *testing.T) {
 	}
 }
 
-// A modern call that is refused opens nothing, whatever its client says of itself.
+// A refused modern call opens no conversation, however its client describes itself.
 func TestRateOpensNothing(t *testing.T) {
 	t.Parallel()
 	var opened atomic.Int32
@@ -686,7 +686,7 @@ func figureText(t *testing.T, from *prometheus.Registry) string {
 	return w.Body.String()
 }
 
-// waiting returns how many calls wait, as the figures say.
+// waiting returns the number of waiting calls in the figures.
 func waiting(t *testing.T, from *prometheus.Registry) (n float64) {
 	t.Helper()
 	for line := range strings.Lines(figureText(t, from)) {
@@ -697,8 +697,7 @@ func waiting(t *testing.T, from *prometheus.Registry) (n float64) {
 	return n
 }
 
-// Nodes tell each other what they have counted: what a client has begun at one it has begun at all,
-// and what it has in flight at one counts at all.
+// Nodes tell each other their counts: the calls that a client has begun, or has in flight, at one node count at all nodes.
 func TestLimitsOfNodes(t *testing.T) {
 	t.Parallel()
 	engine := logtest.New(logtest.Options{})
@@ -755,7 +754,7 @@ func TestLimitsOfNodes(t *testing.T) {
 	})
 }
 
-// Behind a proxy that is trusted, clients are told apart.
+// Behind a trusted proxy, clients are told apart.
 func TestRateBehindProxy(t *testing.T) {
 	t.Parallel()
 	l := newLimited(t, &exact{}, func(o *holdfast.Options) {
@@ -776,8 +775,7 @@ func TestRateBehindProxy(t *testing.T) {
 	}
 }
 
-// A modern call waits as others do, and so does one whose session is on another node, in the queue
-// there. Its client may leave.
+// A modern call waits as others do. A call of a session on another node waits in the queue there. Its client may leave.
 func TestQueueElsewhere(t *testing.T) {
 	t.Parallel()
 	engine := logtest.New(logtest.Options{})
@@ -841,7 +839,7 @@ func TestQueueElsewhere(t *testing.T) {
 	}
 }
 
-// Without sessions a call that is refused opens nothing.
+// Without sessions a refused call opens no conversation.
 func TestRateStateless(t *testing.T) {
 	t.Parallel()
 	s := &shift{running: make(chan string), release: make(chan struct{})}
@@ -860,7 +858,7 @@ func TestRateStateless(t *testing.T) {
 		}
 	}
 	answers := make(chan int, 2)
-	for i := range 2 { // one waits for the other
+	for i := range 2 { // one call waits for the other
 		go func() {
 			status, _, _ := l.postFor(t.Context(), "ann", "", toolCall(i, "held"))
 			answers <- status

@@ -19,8 +19,8 @@ import (
 	"holdfast/webhook"
 )
 
-// A user can name the type of each option, and write its values as literals: that this file compiles is the test. The options that
-// have no literal here are functions and interfaces of the standard library.
+// A user can name the type of each option, and write its values as literals: the test is that this file compiles. The options
+// without a literal here are functions and interfaces of the standard library.
 var literals = holdfast.Options{
 	Response:       holdfast.ResponseSSE,
 	Role:           holdfast.Role("worker"),
@@ -41,7 +41,7 @@ var (
 	_ engine.Options      = engine.Options{Keep: time.Minute}
 )
 
-// No option has a type without a name, which its user could not write: a struct of its own for one.
+// Each option has a type with a name, so that a user can write it.
 func TestOptionsNameTheirTypes(t *testing.T) {
 	t.Parallel()
 	for _, o := range []any{literals, holdfast.Limits{}, holdfast.ClientOptions{}, engine.Options{}, webhook.Options{}, traces.Options{}, client.Options{}, process.Options{}, remote.Options{}} {
@@ -59,10 +59,10 @@ func TestOptionsNameTheirTypes(t *testing.T) {
 	}
 }
 
-// An old program that wrote the words of roles and eras as constants still compiles.
+// An old program that wrote roles and eras as untyped constants still compiles.
 var _ = holdfast.Options{Role: "door", Eras: "both"}
 
-// Without a registry or a provider nothing is counted or traced, and options that have none are as if they were not there.
+// Without a registry or a provider no calls are counted or traced: a nil option is ignored.
 func TestNoObservers(t *testing.T) {
 	t.Parallel()
 	if m := metrics.New(nil); m != nil {

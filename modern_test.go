@@ -14,8 +14,8 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// TestEras has the go-sdk's client, which prefers the newest revision, call a tool whose
-// handler asks the client, and cancel a call: the handler is the same for both eras.
+// TestEras lets the go-sdk's client, which prefers the newest revision, call a tool with a
+// handler that asks the client, and cancel a call. The handler is the same for both eras.
 func TestEras(t *testing.T) {
 	t.Parallel()
 	server := mcp.NewServer(&mcp.Implementation{Name: "asks", Version: "1"}, nil)

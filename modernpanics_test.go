@@ -8,15 +8,15 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// modern makes a request of revision 2026-07-28, and returns what is answered.
+// modern makes a request of revision 2026-07-28, and returns the answer.
 func (n *panicNodes) modern(method, name string) string {
 	n.t.Helper()
 	c := &mcptest.Client{URL: n.urls[0], Header: []string{"Authorization", "Bearer alice"}, HTTP: mcptest.Unpooled}
 	return c.Post(n.t, mcptest.ModernRequest(1, method, "{}", fmt.Sprintf(`"name":%q,"arguments":{}`, name))).Body
 }
 
-// TestModernPanics has a user's code panic under a modern request: that is answered with an error,
-// and other requests of its client, and sessions, go on.
+// TestModernPanics lets a user's code panic in a modern request: the request gets an error, and
+// other requests of its client, and sessions, go on.
 func TestModernPanics(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ kind, at, method, name string }{
@@ -33,7 +33,7 @@ func TestModernPanics(t *testing.T) {
 		{"sdk", "prompt", "prompts/get", "prompt"},
 		{"sdk", "MarshalJSON", "tools/call", "safe"},
 	} {
-		for _, warm := range []bool{false, true} { // there is a carrier
+		for _, warm := range []bool{false, true} { // whether there is a carrier
 			t.Run(fmt.Sprintf("%s/%s/%s/%v", c.kind, c.at, c.name, warm), func(t *testing.T) {
 				t.Parallel()
 				n := newPanicNodes(t, c.kind)

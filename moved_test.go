@@ -30,12 +30,11 @@ type moved struct {
 	// sdk and ours are the options of the handlers: each row of the table in docs/go-sdk.md.
 	sdk  *mcp.StreamableHTTPOptions
 	ours *holdfast.Options
-	// wrap is middleware of the program around its handler; nil: there is none.
+	// wrap is middleware of the program around its handler; nil: none.
 	wrap func(http.Handler) http.Handler
 	// server returns getServer.
 	server func() func(*http.Request) *mcp.Server
-	// does is what its clients do, and what they see of it, one thing after the other. It must not
-	// depend on the handler.
+	// does makes the clients' requests one after the other, and records their answers. It must not depend on the handler.
 	does func(*movedClients)
 }
 
@@ -47,7 +46,7 @@ type movedClients struct {
 	seen []string
 }
 
-// sees notes what a client has seen.
+// sees records a client's observation.
 func (c *movedClients) sees(format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,7 +75,7 @@ func (h withHeader) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// call calls a tool, and returns what it says.
+// call calls a tool, and returns its text.
 func (c *movedClients) call(s *mcp.ClientSession, tool string, args map[string]any) string {
 	ctx, stop := context.WithTimeout(c.t.Context(), time.Minute)
 	defer stop()
@@ -110,7 +109,7 @@ func newMoved(o *mcp.ServerOptions) *mcp.Server {
 	return mcp.NewServer(&mcp.Implementation{Name: "moved", Version: "1"}, o)
 }
 
-// carts is a server that keeps what each of its clients has put into its cart, by the session's id.
+// carts is a server that keeps the cart of each of its clients, by the session's id.
 func carts() func(*http.Request) *mcp.Server {
 	var mu sync.Mutex
 	carts := make(map[string][]string)
@@ -130,7 +129,7 @@ func carts() func(*http.Request) *mcp.Server {
 	return alwaysFrom(s)
 }
 
-// fillCarts has two clients that are alike fill their carts.
+// fillCarts lets two equal clients fill their carts.
 func fillCarts(c *movedClients) {
 	ada, bob := c.connect("", nil), c.connect("", nil)
 	c.sees("revision %s", ada.InitializeResult().ProtocolVersion)
@@ -180,7 +179,7 @@ func movedPrograms() map[string]moved {
 					user := r.Header.Get("X-User")
 					s := newMoved(nil)
 					mcp.AddTool(s, &mcp.Tool{Name: "count"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
-						n++ // by one session, one call after the other
+						n++ // used by one session, one call after the other
 						return movedText("%s %d", user, n), nil, nil
 					})
 					return s
@@ -366,7 +365,7 @@ func movedPrograms() map[string]moved {
 			server: carts, does: func(c *movedClients) {
 				s := c.connect("", nil)
 				id := s.ID()
-				_ = s.Close() // which sends DELETE
+				_ = s.Close() // Close sends DELETE
 				c.sees("%d", c.posts(`{"jsonrpc":"2.0","id":1,"method":"ping"}`, "Mcp-Session-Id", id))
 				c.sees("%d", c.posts(`{"jsonrpc":"2.0","id":1,"method":"ping"}`, "Mcp-Session-Id", "never-was"))
 			},
@@ -376,7 +375,7 @@ func movedPrograms() map[string]moved {
 			server: carts, does: func(c *movedClients) {
 				id := c.begins()
 				for end := time.Now().Add(time.Minute); time.Now().Before(end); {
-					// Each look is a request of the session, and lets it live on.
+					// Each request belongs to the session, and prolongs its life.
 					select {
 					case <-time.After(200 * time.Millisecond):
 					case <-c.t.Context().Done():
@@ -525,7 +524,7 @@ func (c *movedClients) begins() string {
 	return id
 }
 
-// askingServer is a server that uses all that a session is good for.
+// askingServer is a server that uses all features of a session.
 func askingServer() func(*http.Request) *mcp.Server {
 	s := newMoved(&mcp.ServerOptions{
 		SubscribeHandler:   func(context.Context, *mcp.SubscribeRequest) error { return nil },
@@ -569,7 +568,7 @@ func askingServer() func(*http.Request) *mcp.Server {
 	return alwaysFrom(s)
 }
 
-// askedClient is a client of that.
+// askedClient is a client of askingServer.
 func askedClient(c *movedClients) {
 	told := make(chan string, 100)
 	s := c.connect("", &mcp.ClientOptions{
@@ -625,7 +624,7 @@ func askedClient(c *movedClients) {
 	c.sees("%s", c.call(s, "ask", nil))
 }
 
-// FAILURES 26: TestFailure26Options is docs/go-sdk.md, which names each option of the go-sdk's handler.
+// FAILURES 26: TestFailure26Options checks that docs/go-sdk.md names each option of the go-sdk's handler.
 func TestFailure26Options(t *testing.T) {
 	t.Parallel()
 	doc := mcptest.Must(os.ReadFile("docs/go-sdk.md"))(t)
@@ -636,9 +635,8 @@ func TestFailure26Options(t *testing.T) {
 	}
 }
 
-// FAILURES 26: TestFailure26Moved runs programs that were written for the go-sdk's handler, under that and under ours: their
-// clients see the same, and nothing else in them changes than the name of the handler, and of its
-// options.
+// FAILURES 26: TestFailure26Moved runs programs that were written for the go-sdk's handler, with that handler and with ours.
+// Their clients observe the same, and only the names of the handler and of its options change in the programs.
 func TestFailure26Moved(t *testing.T) {
 	t.Parallel()
 	for name, program := range movedPrograms() {

@@ -24,8 +24,8 @@ import (
 	"holdfast/stream"
 )
 
-// TestNodes has two handlers share a store. A tool that is called through the one
-// that does not have the session is told who calls it.
+// TestNodes has two handlers that share a store. A tool gets its caller's
+// identity also when it is called through the handler without the session.
 func TestNodes(t *testing.T) {
 	t.Parallel()
 	engine := logtest.New(logtest.Options{})
@@ -76,14 +76,14 @@ func TestNodes(t *testing.T) {
 			t.Errorf("handler %d is ready after its end", i)
 		}
 		if i == 0 {
-			call(urls[1]) // taken over
+			call(urls[1]) // the session was taken over
 		}
 	}
 	http.DefaultClient.CloseIdleConnections()
 }
 
-// TestStoreAway has the store of a handler away, full, and not carrying what nodes say, for half an hour each: each is logged when it begins, less and less
-// often meanwhile, and when it is over.
+// TestStoreAway has the store of a handler away, full, and silent between nodes, for half an hour each. The log has a line when each state begins,
+// less and less often while it lasts, and when it is over.
 func TestStoreAway(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -128,7 +128,7 @@ func TestStoreAway(t *testing.T) {
 	}
 }
 
-// A faulty is an engine that answers, but is full, or does not carry what nodes say.
+// A faulty is an engine that answers, but is full, or does not carry messages between nodes.
 type faulty struct {
 	*logtest.Handle
 	full, mute atomic.Bool
@@ -145,7 +145,7 @@ func (f *faulty) Receive(r cluster.Receiver) (stop func(), err error) {
 	return f.Handle.Receive(muted{r, f})
 }
 
-// A muted hears nothing while its engine is mute.
+// A muted gets no messages while its engine is mute.
 type muted struct {
 	cluster.Receiver
 	f *faulty

@@ -16,7 +16,7 @@ import (
 	"holdfast/metrics"
 )
 
-// The figures and the audit of a handler tell the same of its calls.
+// The figures and the audit of a handler agree about its calls.
 func TestObservers(t *testing.T) {
 	t.Parallel()
 	var page bytes.Buffer
@@ -55,7 +55,7 @@ func TestObservers(t *testing.T) {
 	}
 }
 
-// Figures cost a light call few allocations, and an event of a stream one.
+// Figures cost a light call few allocations.
 func TestAllocationsObserved(t *testing.T) {
 	if testlong.Race {
 		t.Skip("the race detector allocates, too")

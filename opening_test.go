@@ -22,12 +22,12 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A sleeper is a backend that reads nothing before it has woken up.
+// A sleeper is a backend that reads no messages before it has woken up.
 type sleeper struct {
 	eras   backend.Eras
 	modern bool          // it knows server/discover
-	wakes  time.Duration // after it was opened; 0: never
-	opens  bool          // it does not even open before
+	wakes  time.Duration // the time from its opening; 0: never
+	opens  bool          // Open, too, waits until then
 
 	opened, closed atomic.Int32
 }
@@ -74,7 +74,7 @@ func (c *sleeping) Deliver(in backend.Inbound) error {
 	return nil
 }
 
-// answerAll answers what waits, in its order.
+// answerAll answers the waiting requests in their order.
 func (c *sleeping) answerAll() {
 	select {
 	case <-c.awake:
@@ -125,7 +125,7 @@ func (c *sleeping) Close() error {
 	return nil
 }
 
-// A patient client waits for longer than a Holdfast does.
+// A patientClient waits for longer than Holdfast does.
 type patientClient struct{}
 
 func (patientClient) Authorization(context.Context) (string, error) { return "", nil }
@@ -149,14 +149,14 @@ func dialed(t *testing.T, h *holdfast.Handler, transport string, auth client.Aut
 		url, over = "http://127.0.0.1/sse", client.SSE
 	}
 	c, err := client.New(url, &client.Options{HTTPClient: mcptest.ServePipes(t, mcptest.Endpoints(h)), Transport: over, Auth: auth, Logger: slog.New(slog.DiscardHandler), NoListen: true,
-		Silence: time.Hour}) // pings of both ends at one time would wait for each other, as pipes hold nothing
+		Silence: time.Hour}) // simultaneous pings of both ends would wait for each other, as pipes have no buffer
 	if err != nil {
 		t.Fatal(err)
 	}
 	return c
 }
 
-// beginOver begins with a request over a transport, and returns the response.
+// beginOver begins a conversation with a request over a transport, and returns the response.
 func beginOver(t *testing.T, h *holdfast.Handler, transport, request string) string {
 	m := mcptest.Must(jsonrpc.Parse([]byte(request)))(t)
 	if transport == "pipes" {
@@ -165,7 +165,7 @@ func beginOver(t *testing.T, h *holdfast.Handler, transport, request string) str
 		for lines := bufio.NewScanner(said); lines.Scan(); {
 			if m, err := jsonrpc.Parse(bytes.Clone(lines.Bytes())); err == nil && m.Kind == jsonrpc.Response {
 				_ = say.Close()
-				_, _ = io.Copy(io.Discard, said) // until it is served to its end
+				_, _ = io.Copy(io.Discard, said) // until the connection is served to its end
 				return string(m.Raw)
 			}
 		}
@@ -189,8 +189,8 @@ func beginOver(t *testing.T, h *holdfast.Handler, transport, request string) str
 	}
 }
 
-// A backend that hangs before it has begun is waited for 60 s, whatever it speaks and however its client came: then that is told
-// the reason, and nothing of the backend is left. One that comes at 59 s serves.
+// A backend that hangs before it has begun is waited for 60 s, whatever revisions it supports and over whatever transport its
+// client came. Then the client gets the reason, and the backend is closed. A backend that is ready at 59 s serves.
 func TestOpeningBounded(t *testing.T) {
 	t.Parallel()
 	servers := map[string]*sleeper{
@@ -207,7 +207,7 @@ func TestOpeningBounded(t *testing.T) {
 			for _, transport := range transports {
 				for _, wakes := range []time.Duration{0, 59 * time.Second} {
 					if method == "tools/list" && server.eras == backend.Both {
-						continue // it is known to have begun
+						continue // this backend has begun already
 					}
 					t.Run(fmt.Sprint(name, ", ", method, " over ", transport, ", wakes: ", wakes), func(t *testing.T) {
 						t.Parallel()

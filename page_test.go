@@ -19,8 +19,8 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// An operator cancels a call on the live page: its client is told that it was an operator, its tool that
-// nobody waits for the result any more, and the audit says who it was.
+// An operator cancels a call on the live page: its client is told that it was an operator, the context
+// of its tool ends, and the audit says that an operator cancelled it.
 func TestOperatorCancels(t *testing.T) {
 	t.Parallel()
 	for _, era := range []struct{ name, meta string }{
@@ -68,7 +68,7 @@ func TestOperatorCancels(t *testing.T) {
 			case text := <-told:
 				t.Fatal(text)
 			}
-			for done := false; !done; { // it may not have a stream yet
+			for done := false; !done; { // the call may not have a stream yet
 				r := mcptest.Post(t, s.URL+"/live/action", `{"action":"cancel","call":"`+callOnPage(t, s.URL)+`"}`, "Holdfast-Admin-Token", "secret")
 				done = r.Status == http.StatusNoContent
 			}
@@ -86,7 +86,7 @@ func TestOperatorCancels(t *testing.T) {
 	}
 }
 
-// callOnPage returns the name of the call of a tool on the live page, once it is there.
+// callOnPage returns the name of the call of the tool "slow" on the live page, once it is there.
 func callOnPage(t *testing.T, url string) (name string) {
 	t.Helper()
 	onPage(t, url, func(v *pageView) bool {
@@ -117,7 +117,7 @@ type pageView struct {
 	Sessions []struct{ Name string }
 }
 
-// onPage shows what the live page shows, until it is enough.
+// onPage passes each state of the live page to enough, until that returns true.
 func onPage(t *testing.T, url string, enough func(*pageView) bool) {
 	t.Helper()
 	resp, err := http.Get(url + "/live/events")

@@ -20,8 +20,8 @@ import (
 	"holdfast/metrics"
 )
 
-// TestPageActionsAreLogged has actions asked for on the live page, with the token, without it and with wrong ones: each has a line that
-// says who has asked for what, and a figure. After ten wrong tokens none of that address is taken, not even the right one.
+// TestPageActionsAreLogged requests actions of the live page, with the token, without it and with wrong ones. Each request has a line in the
+// log with the action and its sender, and a figure. After ten wrong tokens no token from that address is accepted, not even the right one.
 func TestPageActionsAreLogged(t *testing.T) {
 	t.Parallel()
 	server := mcp.NewServer(&mcp.Implementation{Name: "s", Version: "1"}, nil)
@@ -44,7 +44,7 @@ func TestPageActionsAreLogged(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer resp.Body.Close()
-		if resp.StatusCode != http.StatusOK { // else it is the stream of a page
+		if resp.StatusCode != http.StatusOK { // a 200 is the stream of a page
 			_, _ = io.ReadAll(resp.Body)
 		}
 		return resp.StatusCode, resp.Header
@@ -80,7 +80,7 @@ func TestPageActionsAreLogged(t *testing.T) {
 			t.Errorf("%s %s with %q: no %s", step.path, step.body, step.token, step.figure)
 		}
 	}
-	var work sync.WaitGroup // guesses at the same time do not get more tries
+	var work sync.WaitGroup // simultaneous guesses do not get more tries
 	var mu sync.Mutex
 	got := make(map[int]int)
 	for i := range 30 {
@@ -118,7 +118,7 @@ func TestPageActionsAreLogged(t *testing.T) {
 	}
 }
 
-// figuresOf returns what /metrics says.
+// figuresOf returns the text of /metrics.
 func figuresOf(t *testing.T, url string) string {
 	t.Helper()
 	resp, err := http.Get(url + "/metrics")

@@ -25,7 +25,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A trap is where code of the user panics; "" is nowhere.
+// A trap holds the place where a user's code panics; "": nowhere.
 type trap struct {
 	at  atomic.Value
 	hit atomic.Int32
@@ -60,7 +60,7 @@ func (l panicLog) Handle(_ context.Context, r slog.Record) error {
 
 func (l panicLog) WithAttrs([]slog.Attr) slog.Handler { return l }
 
-// trapped is a backend that panics where its trap is.
+// trapped is a backend that panics at its trap.
 type trapped struct {
 	*trap
 	backend.Backend
@@ -118,7 +118,7 @@ func (s rawServer) Serve(x *message.Exchange) {
 
 func (s rawServer) Closed(backend.Sink) { s.here("Closed") }
 
-// bitter makes no JSON of itself.
+// bitter is a value that panics at the trap when it is encoded as JSON.
 type bitter struct{ *trap }
 
 func (b bitter) MarshalJSON() ([]byte, error) {
@@ -126,7 +126,7 @@ func (b bitter) MarshalJSON() ([]byte, error) {
 	return []byte("{}"), nil
 }
 
-// sdkServer is an official server that panics wherever it can.
+// sdkServer is an official server that panics in each of its functions.
 func sdkServer(p *trap) *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "sdk", Version: "1"}, &mcp.ServerOptions{
 		InitializedHandler: func(context.Context, *mcp.InitializedRequest) { p.here("InitializedHandler") },
@@ -215,7 +215,7 @@ func newPanicNodes(t *testing.T, kind string) *panicNodes {
 	return n
 }
 
-// end shuts handlers down, which must take no longer than they have.
+// end shuts handlers down, within a time.
 func (n *panicNodes) end(within time.Duration, which ...int) {
 	n.t.Helper()
 	for _, i := range which {
@@ -249,7 +249,7 @@ func (n *panicNodes) send(node int, session, method, params string) (id, respons
 	return text, response
 }
 
-// open sends a request, or a notification, and returns its session's id.
+// open sends a request, or a notification, and returns its session's id and the body of the answer.
 func (n *panicNodes) open(node int, session, method, params string) (id string, body io.ReadCloser) {
 	n.t.Helper()
 	n.ids++
@@ -285,7 +285,7 @@ const (
 	callUnsafe = `{"name":"other","arguments":{}}`
 )
 
-// works checks that a session does what it should.
+// works checks that a session still answers calls.
 func (n *panicNodes) works(node int, session string) {
 	n.t.Helper()
 	if _, response := n.send(node, session, "tools/call", callSafe); !strings.Contains(response, `"result"`) {
@@ -293,8 +293,8 @@ func (n *panicNodes) works(node int, session string) {
 	}
 }
 
-// fails checks that a request is answered with an internal error, without what was
-// panicked with, and that this was logged once.
+// fails checks that a request gets an internal error without the panic's value,
+// and that the panic was logged once.
 func (n *panicNodes) fails(node int, session, method, params string) {
 	n.t.Helper()
 	before := n.logged.Load()
@@ -307,10 +307,9 @@ func (n *panicNodes) fails(node int, session, method, params string) {
 	}
 }
 
-// TestUserPanics has a user's code panic wherever it is called: while a session is
-// begun, in its life, after its backend has died, and where it is taken over. The call
-// ends with an error, and the session, its node and all others go on.
-// This is failure 17.
+// TestUserPanics lets a user's code panic wherever it is called: while a session is begun, in its
+// life, after its backend has died, and where the session is taken over. The call ends with an
+// error, and the session, its node and all other sessions go on. This is failure 17.
 func TestUserPanics(t *testing.T) {
 	t.Parallel()
 	const prompt = `{"name":"prompt"}`
@@ -332,7 +331,7 @@ func TestUserPanics(t *testing.T) {
 		{"sdk", "getServer", "tools/call", callSafe, "taken"},
 		{"sdk", "receiving initialize", "initialize", initializeParams, "begun"},
 		{"sdk", "receiving tools/call", "tools/call", callSafe, "life taken forward"},
-		{"sdk", "receiving tools/call", "tools/call", `{"name":"safe","arguments":{},"extra":1}`, "life taken forward"}, // the SDK's way
+		{"sdk", "receiving tools/call", "tools/call", `{"name":"safe","arguments":{},"extra":1}`, "life taken forward"}, // not a direct call, but one that goes through the SDK
 		{"sdk", "tool", "tools/call", callSafe, "life taken forward"},
 		{"sdk", "prompt", "prompts/get", prompt, "life taken forward"},
 		{"sdk", "MarshalJSON", "tools/call", callSafe, "life taken"},
@@ -370,7 +369,7 @@ func TestUserPanics(t *testing.T) {
 	}
 }
 
-// TestQuietPanics has code panic that answers nobody.
+// TestQuietPanics lets code panic that does not answer a request.
 func TestQuietPanics(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ kind, at string }{
@@ -388,14 +387,14 @@ func TestQuietPanics(t *testing.T) {
 			n := newPanicNodes(t, c.kind)
 			n.set(c.at)
 			id := n.begin(0)
-			n.send(0, id, "tools/call", callUnsafe) // whose tools are listed
+			n.send(0, id, "tools/call", callUnsafe) // its tools are listed first
 			n.send(0, id, "notifications/progress", `{"progressToken":"x","progress":1}`)
 			n.works(0, id)
 			n.send(1, id, "tools/call", callSafe)
 			n.end(time.Minute, 0)
 			n.works(1, id)
 			for end := time.Now().Add(time.Minute); n.hit.Load() != n.logged.Load() && time.Now().Before(end); {
-				time.Sleep(time.Millisecond) // polling: what panics beside a call is logged beside it
+				time.Sleep(time.Millisecond) // polling: a panic outside of a call is logged at any time
 			}
 			if hit := n.hit.Load(); hit == 0 || hit != n.logged.Load() {
 				t.Errorf("panicked %d times, logged %d", hit, n.logged.Load())
@@ -404,9 +403,8 @@ func TestQuietPanics(t *testing.T) {
 	}
 }
 
-// TestTakeOverPanics has calls be left to another node, where the backend panics. They
-// end there, those who wait are told, and the node lives.
-// This is failure 17.
+// TestTakeOverPanics leaves calls to another node, where the backend panics. The calls
+// end there with an error for their clients, and the node lives. This is failure 17.
 func TestTakeOverPanics(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ kind, at string }{
@@ -432,7 +430,7 @@ func TestTakeOverPanics(t *testing.T) {
 				})
 			}
 			n.set(c.at)
-			n.end(time.Millisecond, 0) // they are left to the other
+			n.end(time.Millisecond, 0) // the calls are left to the other node
 			read.Wait()
 			if hit, logged := n.hit.Load(), n.logged.Load(); hit != sessions || logged != sessions {
 				t.Errorf("panicked %d times, logged %d", hit, logged)

@@ -18,7 +18,7 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// A lonely client makes requests, reads no standalone stream, and answers nothing.
+// A lonely client makes requests, does not read the standalone stream, and answers no requests of the server.
 type lonely struct {
 	t       *testing.T
 	url, id string
@@ -35,7 +35,7 @@ func (c *lonely) send(method, last, body string) *http.Response {
 	return resp
 }
 
-// ask returns the answer as a whole.
+// ask makes a request, and returns the whole answer.
 func (c *lonely) ask(method, last, body string) (int, string) {
 	c.t.Helper()
 	r, err := mcptest.Read(c.send(method, last, body), nil) //nolint:bodyclose // Read closes it
@@ -59,8 +59,8 @@ func begin(t *testing.T, server *mcp.Server, o holdfast.Options) *lonely {
 
 const callsTool = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"tool","arguments":{}}}`
 
-// FAILURES 19: a go-sdk server that pings its client every second keeps its session, its calls and what it knows of them,
-// with a client that answers no ping.
+// FAILURES 19: a go-sdk server pings its client every second, and the client answers no ping. The session, its calls and
+// the server's state of it go on.
 func TestFailure19KeepAlive(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]holdfast.Options{"sessions": {}, "stateless": {Stateless: true}} {
@@ -106,7 +106,7 @@ func TestFailure19KeepAlive(t *testing.T) {
 	}
 }
 
-// A result that is stored stays readable when the server ends its session, and the session's client begins another.
+// A stored result stays readable after the server has ended its session. All other requests of the session get a 404.
 func TestResultAfterServerEnds(t *testing.T) {
 	t.Parallel()
 	server := mcp.NewServer(&mcp.Implementation{Name: "s", Version: "1"}, nil)
@@ -116,12 +116,12 @@ func TestResultAfterServerEnds(t *testing.T) {
 	c := begin(t, server, holdfast.Options{Response: holdfast.ResponseSSE})
 	resp := c.send("POST", "", callsTool)
 	first, err := bufio.NewReader(resp.Body).ReadString('\n')
-	_ = resp.Body.Close() // its client goes away
+	_ = resp.Body.Close() // the client goes away
 	if err != nil || !strings.HasPrefix(first, "id: ") {
 		t.Fatalf("the answer begins with %q, %v", first, err)
 	}
 	last := strings.TrimSpace(first[len("id: "):])
-	c.ask("POST", "", callsTool) // after it, the first one has ended
+	c.ask("POST", "", callsTool) // when this call has ended, the first one has, too
 	for session := range server.Sessions() {
 		if err := session.Close(); err != nil {
 			t.Error(err)

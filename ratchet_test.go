@@ -20,8 +20,8 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// What follows measures the walls inside the module. Each figure may only fall: a change that raises one is to be made
-// elsewhere, and one that lowers it writes the new figure down here.
+// ratchets measure the walls inside the module. Each figure may only fall. A change that would raise a figure is to be
+// made in another way, and a change that lowers it writes the new figure down here.
 var ratchets = []struct {
 	name string
 	most int
@@ -35,8 +35,8 @@ var ratchets = []struct {
 	{"sentences in comments with a pronoun in the place of a noun", 69, (*house).nounless},
 }
 
-// core are the packages that know of no feature, once the walls stand. features are the words for features in names, as
-// they are spelled there: errNotAsked names no task, and a Handler handles no calls that are handed off.
+// core are the packages that are to know no feature. features matches the words for features in names, as they are
+// spelled there: errNotAsked names no task, and a Handler handles no calls that are handed off.
 var (
 	core     = []string{"internal/session", "internal/server", "internal/placement"}
 	features = regexp.MustCompile(`[Tt]ask|[Hh]and[Oo]ff|[Hh]andle(s|[A-Z]|$)|[Ww]ebhook|[Ii]dempoten|[Cc]laim|[Qq]uestion|[Ii]nputRequired|[Rr]etrySafe|[Cc]ompletion`)
@@ -55,7 +55,7 @@ type typed struct {
 	types.Info
 }
 
-// A compiled is a package, as the go command has compiled it.
+// A compiled is a package as the go command has compiled it.
 type compiled struct{ path, export, name, dir, files string }
 
 // compiledOf returns the packages of the module, and those that they import.
@@ -72,7 +72,7 @@ var compiledOf = sync.OnceValues(func() (all []compiled, err error) {
 	return all, nil
 })
 
-// importerOf returns an importer of those packages.
+// importerOf returns an importer of the packages in all.
 func importerOf(files *token.FileSet, all []compiled) types.Importer {
 	exports := make(map[string]string)
 	for _, p := range all {
@@ -81,7 +81,7 @@ func importerOf(files *token.FileSet, all []compiled) types.Importer {
 	return importer.ForCompiler(files, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
 }
 
-// newHouse reads the module. Of other packages it takes what the go command has compiled.
+// newHouse reads the module. It reads other packages as the go command has compiled them.
 func newHouse() (*house, error) {
 	all, err := compiledOf()
 	if err != nil {
@@ -113,7 +113,7 @@ func newHouse() (*house, error) {
 
 func isOurs(path string) bool { return path == module || strings.HasPrefix(path, module+"/") }
 
-// short is the name of a package of ours as layers has it.
+// short returns the name of a package of ours in layers.
 func short(path string) string {
 	if path == module {
 		return "."
@@ -132,7 +132,7 @@ func (h *house) uses(do func(by *typed, f *types.Func)) {
 	}
 }
 
-// widest returns the biggest of some sets of names.
+// widest returns the biggest set of names.
 func widest(sets map[string]map[string]bool) (n int, name string) {
 	for key, set := range sets {
 		if len(set) > n || len(set) == n && key < name {
@@ -174,7 +174,7 @@ func (h *house) mostMethods() (int, string) {
 	return widest(methods)
 }
 
-// namedOf returns the type that a value or a pointer has, nil if it has no name.
+// namedOf returns the named type of a value or a pointer, or nil.
 func namedOf(t types.Type) *types.Named {
 	if p, ok := t.(*types.Pointer); ok {
 		t = p.Elem()
@@ -199,7 +199,7 @@ func (h *house) mostLockers() (int, string) {
 	return widest(lockers)
 }
 
-// locked returns the type and the name of the lock that x.lock.Lock() takes; nil: n is something else.
+// locked returns the type and the name of the lock that x.lock.Lock() takes. owner is nil if n is not such a call.
 func (p *typed) locked(n ast.Node) (owner *types.Named, lock string) {
 	call, _ := n.(*ast.CallExpr)
 	if call == nil {

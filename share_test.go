@@ -15,12 +15,12 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// Behind a proxy all clients have one address: with a MaxShare of 1 they may have all of
-// the memory, of what is kept and of what runs, and by default three quarters of it.
+// Behind a proxy all clients have one address. With a MaxShare of 1 they may have all of the
+// memory, for stored messages and for running requests, and by default three quarters of it.
 func TestMaxShareOfMemory(t *testing.T) {
 	t.Parallel()
 	const (
-		memory   = 16 << 20 // 12 MiB of it for what is kept, 4 for what is on its way
+		memory   = 16 << 20 // 12 MiB of it for stored messages, 4 for messages on their way
 		sessions = 11
 	)
 	for share, whole := range map[float64]bool{0: false, 1: true} {
@@ -55,7 +55,7 @@ func TestMaxShareOfMemory(t *testing.T) {
 			began := func() string {
 				return mcptest.Post(t, web.URL, mcptest.Initialize("2025-11-25", "{}")).Session()
 			}
-			// Results that nobody has read: the connection goes after the first event's id.
+			// No client has read these results: the connection is closed after the first event's id.
 			var firsts [sessions]string
 			var ids [sessions]string
 			for i := range sessions {
@@ -78,7 +78,7 @@ func TestMaxShareOfMemory(t *testing.T) {
 				t.Errorf("the first of %d results of 1 MiB that nobody has read: %d", sessions, got)
 			}
 
-			// Requests that run.
+			// These requests run.
 			taken := 0
 			for i := range 4 {
 				res := post(ids[0], fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"t","arguments":{"x":"%s"}}}`, 10+i, text[:900<<10]))

@@ -22,14 +22,14 @@ import (
 	"holdfast/traces"
 )
 
-// Traces of the tests: of a message, and of an HTTP request.
+// The traces of the tests: of a message, and of an HTTP request.
 const (
 	inMessage = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	inHTTP    = "00-11111111111111111111111111111111-2222222222222222-01"
 	notTaken  = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
 )
 
-// A calling is a handler of a server that notes how its tools are called.
+// A calling is a handler of a server that records the params of its tools' calls.
 type calling struct {
 	*holdfast.Handler
 	mu     sync.Mutex
@@ -90,8 +90,8 @@ func (c *calling) call(t *testing.T, tool, traceparent, meta string) (session st
 	return session
 }
 
-// Each call has a span with the attributes of the conventions. Its parent is what the message names,
-// and the HTTP request's is linked, or the other way round; and the backend is told of it.
+// Each call has a span with the attributes of the conventions. Its parent is the trace in the message, with
+// a link to the trace of the HTTP request, or the other way round. The backend gets the span's context.
 func TestTraces(t *testing.T) {
 	t.Parallel()
 	meta := func(parent string) string {
@@ -100,7 +100,7 @@ func TestTraces(t *testing.T) {
 	for name, test := range map[string]struct {
 		tool, http, meta string
 		under            bool
-		parent, link     string // of traceparent
+		parent, link     string // as in traceparent
 		attributes       string
 		unsampled        bool
 	}{
@@ -169,7 +169,7 @@ func TestTraces(t *testing.T) {
 	}
 }
 
-// text returns a span's context as traceparent has it, "" if there is none.
+// text returns a span's context in the form of traceparent, or "".
 func text(c trace.SpanContext) string {
 	if !c.IsValid() {
 		return ""

@@ -15,7 +15,7 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// A handler whose options have values that they cannot have serves by its defaults, and so does a store.
+// A handler with impossible values in its options serves with the defaults, and so does a store.
 func TestImpossibleOptions(t *testing.T) {
 	t.Parallel()
 	quiet := slog.New(slog.DiscardHandler)

@@ -23,8 +23,8 @@ import (
 	"holdfast/webhook"
 )
 
-// Options.Webhooks has a client told of a call that went on without it: how it
-// ended, or, where the server was shut down first, that it failed.
+// With Options.Webhooks a client gets a webhook about a call that went on without
+// it: how the call ended, or, if the server was shut down first, that it failed.
 func TestWebhooks(t *testing.T) {
 	t.Parallel()
 	for _, status := range []string{"completed", "failed"} {
@@ -48,7 +48,7 @@ func TestWebhooks(t *testing.T) {
 			})
 			handler := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{
 				Webhooks:        webhooksTo(t, "127.0.0.1"),
-				DisconnectAfter: 10 * time.Millisecond, // then nobody is connected
+				DisconnectAfter: 10 * time.Millisecond, // then the client is not connected
 				Logger:          slog.New(slog.DiscardHandler),
 			})
 			web := httptest.NewServer(handler)
@@ -59,7 +59,7 @@ func TestWebhooks(t *testing.T) {
 				close(release)
 				wantTold(t, told, status)
 			}
-			// No time for the client to come back, nor for the call to end.
+			// There is no time for the client to come back, nor for the call to end.
 			over, stop := context.WithTimeout(t.Context(), time.Millisecond)
 			defer stop()
 			if err := handler.Shutdown(over); !errors.Is(err, context.DeadlineExceeded) {
@@ -82,7 +82,7 @@ func webhooksTo(t *testing.T, place string) *webhook.Options {
 	return &webhook.Options{Secret: secret, Allow: []webhook.Allowed{allowed}}
 }
 
-// callAndLeave calls a tool, and returns when it was sent away.
+// callAndLeave calls a tool, and returns when the server has disconnected the client.
 func callAndLeave(t *testing.T, url, hook string) {
 	t.Helper()
 	c := &mcptest.Client{URL: url}
@@ -102,7 +102,7 @@ func wantTold(t *testing.T, told <-chan string, status string) {
 	}
 }
 
-// With a store in memory the log says at the start that webhooks do not survive; with one that outlives the process they do.
+// With a store in memory the log says at the start that webhooks do not survive. With a store that outlives the process they do.
 func TestWebhooksKept(t *testing.T) {
 	t.Parallel()
 	file := mcptest.Must(engine.Open(t.Context(), "file:"+t.TempDir(), engine.Options{}))(t)

@@ -17,7 +17,7 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// transports serves the same server over each transport, ours and the go-sdk's.
+// transports serves the same server over each transport, Holdfast's and the go-sdk's.
 func transports(t *testing.T) map[string]string {
 	t.Helper()
 	server := newServer()
@@ -35,7 +35,7 @@ func transports(t *testing.T) map[string]string {
 	}
 }
 
-// A latch lets those in who have logged in.
+// A latch is an Authorizer that has a token after its first Authorize.
 type latch struct{ open atomic.Bool }
 
 func (l *latch) Authorization(context.Context) (string, error) {
@@ -54,7 +54,7 @@ func (l *latch) Authorize(ctx context.Context, _ *http.Request, resp *http.Respo
 	return nil
 }
 
-// Over every transport the Authorizer is called, and the request is sent again.
+// Over every transport the client calls the Authorizer, and sends the request again.
 func TestAuthorize(t *testing.T) {
 	t.Parallel()
 	for name, url := range transports(t) {
@@ -79,7 +79,7 @@ func TestAuthorize(t *testing.T) {
 	}
 }
 
-// A client sees the same over every transport.
+// A client gets the same messages over every transport.
 func TestTransports(t *testing.T) {
 	t.Parallel()
 	for name, url := range transports(t) {

@@ -10,8 +10,7 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// However often a server has ended the connection early, one that then is out of reach is tried
-// again soon.
+// However often a server ended the connection early, the client tries it again soon when it then is out of reach.
 func TestBackoffAfterPolling(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -44,8 +43,7 @@ func TestBackoffAfterPolling(t *testing.T) {
 	})
 }
 
-// While a caller waits the next connection comes soon. While none does it comes later, until a
-// caller comes.
+// While a caller waits, the next connection comes soon. While none waits it comes later, or when a caller comes.
 func TestBackoffIdle(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -55,7 +53,7 @@ func TestBackoffIdle(t *testing.T) {
 		away := errors.New("away")
 		wait := func() time.Duration {
 			t.Helper()
-			p.hurry() // for nothing
+			p.hurry() // no caller waits at this hurry
 			began := time.Now()
 			mcptest.Check(t, p.waitFor(t.Context(), away, 24*time.Hour))
 			return time.Since(began)
@@ -88,7 +86,7 @@ func TestBackoffIdle(t *testing.T) {
 	})
 }
 
-// A connection that brought nothing does not shorten the next wait, unless it lasted.
+// A connection without a message does not shorten the next wait, unless it lasted.
 func TestBackoffAfterLongConnection(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -114,7 +112,7 @@ func TestBackoffAfterLongConnection(t *testing.T) {
 	})
 }
 
-// The time that a server has to answer grows each time that it was too short.
+// The time that a server has to answer grows with each try for which it was too short.
 func TestBackoffBound(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -132,8 +130,8 @@ func TestBackoffBound(t *testing.T) {
 	})
 }
 
-// TestBackoffGivesUp has a server that stays out of reach: it is given up when it was said to be, and no later for
-// the sake of the last wait, unless that is the server's wish.
+// TestBackoffGivesUp has a server that stays out of reach: the client gives it up after giveUp, and no later for
+// the sake of the last wait, unless the server asked for that wait.
 func TestBackoffGivesUp(t *testing.T) {
 	t.Parallel()
 	for _, giveUp := range []time.Duration{0, time.Millisecond, 700 * time.Millisecond, 5 * time.Second, time.Minute} {

@@ -18,9 +18,9 @@ import (
 
 // A busy server refuses some handshakes of a WebSocket with 429.
 type busy struct {
-	refuses func(n int32) bool // the handshake of a number
-	after   string             // Retry-After
-	dials   atomic.Int32       // all of them
+	refuses func(n int32) bool // whether the nth handshake is refused
+	after   string             // the Retry-After header
+	dials   atomic.Int32       // all handshakes
 	next    http.Handler
 }
 
@@ -33,17 +33,17 @@ func (b *busy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusTooManyRequests)
 }
 
-// A server that takes no more WebSockets for now is asked again when it says, for as long as over
-// HTTP. What was not sent is not said to have an unknown outcome.
+// A server that takes no more WebSockets for now is tried again when it says, for as long as over
+// HTTP. A request that was not sent does not get "outcome unknown".
 func TestWebSocketBusy(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name  string
-		times int32 // how often it refuses
+		times int32 // how many handshakes it refuses
 		after string
-		want  string // the error of initialize; else it succeeds
+		want  string // the error of initialize; "": it succeeds
 		dials int32
-		took  time.Duration // at least
+		took  time.Duration // the least time that it takes
 	}{
 		{"once", 1, "3", "", 2, 3 * time.Second},
 		{"for longer than a server that is not there", 4, "4", "", 5, 16 * time.Second},
@@ -75,7 +75,7 @@ func TestWebSocketBusy(t *testing.T) {
 	}
 }
 
-// A call whose WebSocket was cut waits for a server that is busy, and ends by its context before.
+// A call over a WebSocket that was cut waits until the busy server takes it.
 func TestWebSocketBusyAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -109,7 +109,7 @@ func TestWebSocketBusyAgain(t *testing.T) {
 	})
 }
 
-// The end of a context, or of the client, ends the wait for a busy server.
+// The wait for a busy server ends with its context, or with the client.
 func TestWebSocketBusyClosed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -131,7 +131,7 @@ func TestWebSocketBusyClosed(t *testing.T) {
 	})
 }
 
-// When a busy server is given up, only a call that was sent has an unknown outcome.
+// When the client gives a busy server up, only a call that was sent has an unknown outcome.
 func TestWebSocketBusyOutcome(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -144,7 +144,7 @@ func TestWebSocketBusyOutcome(t *testing.T) {
 		r.open()
 		r.send(`{"jsonrpc":"2.0","id":"sent","method":"tools/call","params":{"name":"x"}}`)
 		for b.dials.Load() < 2 {
-			time.Sleep(time.Second) // of the bubble
+			time.Sleep(time.Second) // a second of the bubble
 		}
 		r.send(`{"jsonrpc":"2.0","id":"unsent","method":"tools/call","params":{"name":"x"}}`)
 		for range 2 {

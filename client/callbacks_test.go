@@ -18,7 +18,7 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// A trap is code of a client's user that panics.
+// A trap is a user's code that panics at the place in at.
 type trap struct{ at atomic.Pointer[string] }
 
 func (p *trap) set(at string) { p.at.Store(&at) }
@@ -77,7 +77,7 @@ func (b trapBody) Close() error {
 	return err
 }
 
-// Code of the user that panics ends the call that it works for, and the connection continues.
+// When code of the user panics, the call that it works for ends, and the connection continues.
 func TestCallbackPanics(t *testing.T) {
 	t.Parallel()
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return newServer() }, &holdfast.Options{Logger: slog.New(slog.DiscardHandler)})
@@ -105,7 +105,7 @@ func TestCallbackPanics(t *testing.T) {
 			}, nil)
 			p.set(at)
 			_, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "add", Arguments: addArgs{1, 2}})
-			unknown := at == "before" || at == "after" || at == "read" // it may have been sent
+			unknown := at == "before" || at == "after" || at == "read" // the call may have been sent
 			var wire *jsonrpc.Error
 			switch {
 			case !fails && err != nil:

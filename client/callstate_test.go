@@ -2,7 +2,7 @@ package client
 
 import "testing"
 
-// Every state with every event: what the table of callState does not list changes nothing.
+// Every state meets every event: an event outside of the table of callState changes nothing.
 func TestCallState(t *testing.T) {
 	t.Parallel()
 	states := []callState{callUnsent, callSent, callTaken, callAnswered, callCancelling}

@@ -81,7 +81,7 @@ func TestWebSocketCancelBeforeConnection(t *testing.T) {
 		r.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"c%d"}}`, i)
 	}
 	shut.Store(false)
-	for i := range 3 * many { // those that were to be sent are by then
+	for i := range 3 * many { // requests that were to be sent are sent by then
 		r.send(`{"jsonrpc":"2.0","id":"p%d","method":"ping"}`, i)
 		r.answer(fmt.Sprintf(`"p%d"`, i))
 	}

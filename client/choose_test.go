@@ -20,9 +20,8 @@ func (f fixed) send(context.Context, *call, []byte, time.Duration) error {
 	return nil
 }
 
-// The best way back to a call is taken that the call has, the server has not refused, and
-// the transport can use. A request that may have run is sent again only under a key, or if
-// it is retry-safe.
+// The client takes the best way back that the call has, the server has not refused, and the transport
+// can use. A request that may have run is sent again only under a key, or if it is retry-safe.
 func TestChoose(t *testing.T) {
 	t.Parallel()
 	all := fixed{attemptAnswers, attemptStream, attemptEvents, attemptToken, attemptRequest, attemptAgain}
@@ -73,7 +72,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// Another process continues after the last event that was dealt with.
+// Another process continues after the last event that was processed.
 func TestPosition(t *testing.T) {
 	t.Parallel()
 	var p position

@@ -58,7 +58,7 @@ func TestCancelling(t *testing.T) {
 	}
 }
 
-// A notification that comes when the end of a Conn has begun is not waited for.
+// The end of a Conn does not wait for a notification that comes after the end has begun.
 func TestNotifiedAtTheEnd(t *testing.T) {
 	t.Parallel()
 	c := mcptest.Must(New("http://127.0.0.1/", nil))(t)
@@ -66,6 +66,6 @@ func TestNotifiedAtTheEnd(t *testing.T) {
 	if err := c.notify(t.Context(), mcptest.Parse(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)); !errors.Is(err, ErrClosed) {
 		t.Errorf("notified: %v", err)
 	}
-	c.out.wait(t.Context()) // which would last as long as the test
+	c.out.wait(t.Context()) // this wait would last as long as the test
 	c.finish()
 }

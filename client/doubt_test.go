@@ -18,24 +18,24 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A loser is a server that has sessions, and refuses some requests in a way of its own.
+// A loser is a server that has sessions, and refuses some requests in a form that the test sets.
 type loser struct {
 	status int
-	form   string // of the body of a refusal: see forms
+	form   string // the form of a refusal's body: see forms
 
 	mu       sync.Mutex
-	sessions int             // how many were begun
-	known    map[string]bool // those that it knows
-	mode     string          // lost: sessions that it does not know are refused; all: everything is; tool: tool calls are, after they ran
+	sessions int             // how many sessions were begun
+	known    map[string]bool // the sessions that the server knows
+	mode     string          // lost: requests in unknown sessions are refused; all: all requests are; tool: tool calls are, after they ran
 	runs     int
 	seen     map[string]int           // requests since the mode was set, by method
-	streams  chan struct{}            // closed to end the streams that are open
-	text     string                   // in refusals
-	refuses  func(method string) bool // requests of sessions that it knows; nil: none
-	pings    string                   // taken: in sessions that it does not know, too; refused: in all; "": as other requests
+	streams  chan struct{}            // closed to end the open streams
+	text     string                   // the text of refusals
+	refuses  func(method string) bool // refused requests in known sessions; nil: none
+	pings    string                   // taken: answered in unknown sessions, too; refused: in all sessions; "": as other requests
 }
 
-// forms are the bodies of refusals. ID is that of the request.
+// forms are the bodies of refusals. ID stands for the id of the request.
 var forms = map[string][2]string{
 	"JSON with the id":    {"application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-32000,"message":"TEXT"}}`},
 	"JSON, id null":       {"application/json", `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"TEXT"}}`},
@@ -65,7 +65,7 @@ func (f *loser) become(mode string) {
 	f.streams = make(chan struct{})
 }
 
-// got returns what the server has got since the mode was set, and how often the tool ran in all.
+// got returns the requests that the server got since the mode was set, and how often the tool ran in all.
 func (f *loser) got() (seen map[string]int, runs int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -148,9 +148,8 @@ func eachLoser(t *testing.T, test func(t *testing.T, f *loser, r *raw)) {
 	}
 }
 
-// A request in a session that the server does not know any more is made again in a new one, however the server says so,
-// and runs once. Where the refusal may be that of a request that ran, the outcome is unknown, and the next request is
-// served.
+// A request in a session that the server does not know any more is made again in a new session, in whatever form the server refuses
+// it, and runs once. Where the refusal may be that of a request that ran, the outcome is unknown, and the next request is served.
 func TestSessionLost(t *testing.T) {
 	eachLoser(t, func(t *testing.T, f *loser, r *raw) {
 		f.become("lost")
@@ -178,8 +177,8 @@ func TestSessionLost(t *testing.T) {
 	})
 }
 
-// A lost session is found out where pings tell nothing of it: the server takes them without a look at the session, or
-// refuses them in each.
+// The client finds out a lost session where pings do not show the loss: the server takes pings without a look at the
+// session, or refuses them in each session.
 func TestSessionLostWherePingsTellNothing(t *testing.T) {
 	for _, pings := range []string{"taken", "refused"} {
 		t.Run("pings are "+pings, func(t *testing.T) {
@@ -204,7 +203,7 @@ func TestSessionLostWherePingsTellNothing(t *testing.T) {
 	}
 }
 
-// The refusals of a tool that has run reach the host as they are. They cost one ping, and no session.
+// The refusals of a tool that has run reach the host unchanged. They cost one ping, and no session.
 func TestNoSessionLost(t *testing.T) {
 	eachLoser(t, func(t *testing.T, f *loser, r *raw) {
 		f.become("tool")
@@ -228,7 +227,7 @@ func TestNoSessionLost(t *testing.T) {
 	})
 }
 
-// A server that refuses everything is not asked for a session each time, and the session is there when it answers again.
+// When a server refuses all requests, the client does not ask for a new session each time. The old session goes on when the server answers again.
 func TestAllRefused(t *testing.T) {
 	eachLoser(t, func(t *testing.T, f *loser, r *raw) {
 		if f.status == 404 && f.form != "JSON with the id" && f.form != "an event" {
@@ -253,7 +252,7 @@ func TestAllRefused(t *testing.T) {
 	})
 }
 
-// The loss of a session is noticed where only its stream is there to be refused.
+// The client notices the loss of a session also where only the session's stream is refused.
 func TestStreamOfLostSession(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{400, 401, 403, 404, 410, 422} {
@@ -275,7 +274,7 @@ func TestStreamOfLostSession(t *testing.T) {
 	}
 }
 
-// waitFor waits until the server has got a request since the mode was set.
+// waitFor waits until the server has got a request of a method since the mode was set.
 func (f *loser) waitFor(t *testing.T, method string) {
 	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), soon)
@@ -286,8 +285,7 @@ func (f *loser) waitFor(t *testing.T, method string) {
 	}
 }
 
-// Calls in flight in a session that is lost have an unknown outcome, those that come then run once, and one session is
-// begun for all.
+// Calls in flight in a lost session have an unknown outcome, later calls run once, and one session is begun for all of them.
 func TestManyInLostSession(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{400, 401, 403, 404, 410, 422} {
@@ -336,8 +334,8 @@ func (f *loser) waitRuns(t *testing.T, n int) {
 	}
 }
 
-// A server that knows the session but refuses pings as it refuses the call, or that answers nothing but initialize in a
-// new session either, has lost none: no session takes the place of the old one.
+// A server that knows the session may refuse pings as it refuses the call, or answer only initialize in a new session,
+// too. Then it has lost no session: the client keeps the old one.
 func TestSessionMakesNoDifference(t *testing.T) {
 	t.Parallel()
 	for name, refuses := range map[string]func(method string) bool{
@@ -347,7 +345,7 @@ func TestSessionMakesNoDifference(t *testing.T) {
 		for _, status := range doubtfulStatuses {
 			for _, form := range slices.Sorted(maps.Keys(forms)) {
 				if status == 404 && form != "JSON with the id" && form != "an event" {
-					continue // says that the session is unknown
+					continue // this refusal means an unknown session
 				}
 				t.Run(fmt.Sprint(name, ", ", status, " with ", form), func(t *testing.T) {
 					t.Parallel()
@@ -375,7 +373,7 @@ func TestSessionMakesNoDifference(t *testing.T) {
 	}
 }
 
-// An error under the id of no request, in the answer to a call, is the call's: also where the stream stays open.
+// An error under an unknown id, in the answer to a call, is the error of that call: also where the stream stays open.
 func TestErrorUnderUnknownID(t *testing.T) {
 	t.Parallel()
 	s := &script{t: t}
@@ -392,14 +390,14 @@ func TestErrorUnderUnknownID(t *testing.T) {
 	}
 }
 
-// A result under the id of no request, in the answer to a call, is not the call's. The call does not wait for ever for
-// another one, also where the stream stays open; but it does where the server goes on with the call.
+// A result under an unknown id, in the answer to a call, is not the result of that call. The call does not wait for
+// its result for ever, also where the stream stays open. It does wait if the server emits other messages of the call.
 func TestResultUnderUnknownID(t *testing.T) {
 	t.Parallel()
 	const stray, mine = `{"jsonrpc":"2.0","id":987654,"result":{}}`, `{"jsonrpc":"2.0","id":1,"result":{"content":[]}}`
 	for name, of := range map[string]struct {
-		then  []string // after a second
-		later string   // after a minute
+		then  []string // messages after a second
+		later string   // a message after a minute
 		want  string
 	}{
 		"nothing more":          {want: "outcome unknown"},

@@ -12,15 +12,15 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A loserSSE serves HTTP+SSE, and refuses messages at the endpoint of a session that it does not know any more, though
-// its stream is open.
+// A loserSSE serves HTTP+SSE. It refuses messages at the endpoint of a session that it does not know any more, though
+// the session's stream is open.
 type loserSSE struct {
 	status int
 	text   string
 
 	mu      sync.Mutex
-	said    map[string]chan string // what goes to a session's stream
-	known   string                 // the session that is known
+	said    map[string]chan string // the messages for each session's stream
+	known   string                 // the session that the server knows
 	refuses func(method string) bool
 	seen    map[string]int
 	runs    int
@@ -61,7 +61,7 @@ func (f *loserSSE) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusAccepted)
 }
 
-// forget has the server forget its session, or refuse some of its messages.
+// forget lets the server forget its session, or refuse some of its messages.
 func (f *loserSSE) forget(session bool, refuses func(method string) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -71,15 +71,15 @@ func (f *loserSSE) forget(session bool, refuses func(method string) bool) {
 	clear(f.seen)
 }
 
-// Over HTTP+SSE a session that the endpoint refuses is begun anew over another stream, and the call runs once. A message
-// that is refused for its own sake, and a server that refuses everything, end no session.
+// Over HTTP+SSE, when the endpoint refuses a session, the client begins another session over another stream, and the call
+// runs once. A message that is refused for its own sake ends no session, and neither does a server that refuses all messages.
 func TestEndpointForgets(t *testing.T) {
 	t.Parallel()
 	for status, text := range map[int]string{400: "No transport found for sessionId", 401: "who?", 404: "Could not find session", 410: "", 422: "", 500: "oops", 503: "no"} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			t.Parallel()
 			f := &loserSSE{status: status, text: text, said: make(map[string]chan string), seen: make(map[string]int)}
-			r := newRaw(t, mcptest.Serve(t, f), client.Options{Transport: client.SSE, Silence: 300 * time.Millisecond}) // a 5xx is waited for
+			r := newRaw(t, mcptest.Serve(t, f), client.Options{Transport: client.SSE, Silence: 300 * time.Millisecond}) // a 5xx is retried for this time
 			r.open()
 			call := func(id int) jsonrpc.Message {
 				r.send(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"x"}}`, id)

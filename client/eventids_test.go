@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// The newest ids are remembered, however many have come.
+// The newest ids are remembered, however many events have come.
 func TestEventIDs(t *testing.T) {
 	t.Parallel()
 	var s eventIDs
@@ -28,7 +28,7 @@ func TestEventIDs(t *testing.T) {
 	}
 }
 
-// Where the data counts, the same id with other data is new.
+// Where the data counts, an event with a known id and other data is new.
 func TestEventIDsWithData(t *testing.T) {
 	t.Parallel()
 	s := eventIDs{seed: maphash.MakeSeed()}

@@ -13,8 +13,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A client of raw messages: it sends requests, and receives their responses however often
-// the connection is cut.
+// A client sends requests as raw messages, and receives their responses however often the connection is cut.
 func Example() {
 	server := mcp.NewServer(&mcp.Implementation{Name: "greeter", Version: "1.0.0"}, nil)
 	handler := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, nil)

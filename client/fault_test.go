@@ -13,20 +13,20 @@ import (
 	"time"
 )
 
-// fault is what happens to one request.
+// A fault describes the errors that the proxy makes at one request.
 type fault struct {
 	name    string
-	delay   time.Duration // before anything else
-	status  int           // the answer of the proxy itself
-	passed  bool          // it comes after the request was passed on
+	delay   time.Duration // the wait before all else
+	status  int           // the proxy answers with this status itself
+	passed  bool          // the proxy answers after it has passed the request on
 	twice   bool          // the request is sent on twice
 	inside  bool          // the cut is in the request
-	at      int           // bytes before the cut; negative: there is none
-	after   time.Duration // time before the cut; 0: it is not for that
+	at      int           // bytes before the cut; negative: no cut by bytes
+	after   time.Duration // time before the cut; 0: no cut by time
 	stall   time.Duration // a pause in the response
 	reset   bool
 	deaf    bool // the client does not notice the cut
-	haunted bool // the server does not notice it
+	haunted bool // the server does not notice the cut
 }
 
 // String implements fmt.Stringer.
@@ -40,7 +40,7 @@ func (tr fault) String() string {
 	return fmt.Sprintf("[%s: %d bytes, %v]", tr.name, tr.at, tr.delay+tr.after+tr.stall)
 }
 
-// A request is one as it came, taken apart as far as needed.
+// A request is an HTTP request, parsed as far as needed.
 type request struct {
 	raw     []byte
 	line    string
@@ -50,13 +50,13 @@ type request struct {
 	call    int // the number of the call
 }
 
-// What is no number of a call.
+// These stand in place of a call's number.
 const (
 	noCall     = -1
-	standalone = -2 // the standalone stream is opened
+	standalone = -2 // the request opens the standalone stream
 )
 
-// callNumber finds it in the arguments of a tool.
+// callNumber finds a call's number in the arguments of a tool.
 var callNumber = regexp.MustCompile(`"tools/call".*"k":(\d+)|"k":(\d+).*"tools/call"`)
 
 func readRequest(r *bufio.Reader) (*request, error) {
@@ -113,7 +113,7 @@ var faults = []struct {
 		tr := cutAt(r, "request cut", true)
 		tr.at = r.IntN(len(q.raw) + 1)
 		if q.upgrade {
-			tr.at = r.IntN(6000) // of what follows the request
+			tr.at = r.IntN(6000) // of the bytes after the request
 		}
 		return tr
 	}},
@@ -139,7 +139,7 @@ var faults = []struct {
 	}},
 }
 
-// cutAt is a cut at a place that may be in the header, the first events, or later.
+// cutAt makes a cut at a place that may be in the header, the first events, or later.
 func cutAt(r *rand.Rand, name string, inside bool) fault {
 	tr := fault{name: name, inside: inside, at: r.IntN([]int{300, 700, 3000, 30000}[r.IntN(4)])}
 	switch r.IntN(8) {
@@ -155,14 +155,14 @@ func cutAt(r *rand.Rand, name string, inside bool) fault {
 	return tr
 }
 
-// mostRow is how many lines in a row are faulty at the most: everything waits for
-// the next one, and gets on with one that is in none. [patience] follows from it.
+// mostRow is the greatest number of faulty lines in a row. All calls wait for the
+// next line, and go on over a line without a fault. [patience] follows from it.
 const mostRow = 6
 
-// opensLine says whether a request opens a connection that is to carry everything.
+// opensLine says whether a request opens a line: a connection that carries all messages.
 func (q *request) opensLine() bool { return q.upgrade || strings.HasPrefix(q.line, "GET /sse") }
 
-// plan says what happens to a request.
+// plan returns the fault of a request, if any.
 func (w *faultProxy) plan(conn uint64, n int, q *request) fault {
 	tr := fault{at: -1}
 	w.mu.Lock()
@@ -183,12 +183,12 @@ func (w *faultProxy) plan(conn uint64, n int, q *request) fault {
 	return tr
 }
 
-// draw draws what happens to a request.
+// draw draws the fault of a request, if any.
 func (w *faultProxy) draw(conn uint64, n int, q *request) fault {
 	r := rand.New(rand.NewPCG(w.seed, conn<<16|uint64(n)))
 	bad := w.bad.Load()
 	if q.opensLine() {
-		bad = min(3*bad, 700) // there are few of them
+		bad = min(3*bad, 700) // few requests open a line
 	}
 	if uint64(r.IntN(1000)) >= bad {
 		return fault{at: -1}
@@ -212,16 +212,16 @@ func (w *faultProxy) draw(conn uint64, n int, q *request) fault {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if bytes.Contains(q.body, []byte(`"initialize"`)) {
-		// A client that has not begun gives up soon, and may: one fault is enough, and
-		// that the server says nothing at all is too much.
+		// A client without a session gives up soon, as it may. So there is one fault
+		// at its first request, and none in which the server does not answer at all.
 		if w.begun || tr.deaf {
 			return fault{at: -1}
 		}
 		w.begun = true
-		w.orphans++ // the client may never learn of the session that it began
+		w.orphans++ // the client may never learn of the session that this request begins
 	}
 	if q.upgrade {
-		w.orphans++ // the same
+		w.orphans++ // nor of this one
 	}
 	w.counts[tr.name]++
 	return tr

@@ -29,7 +29,7 @@ type faultConn struct {
 	timer *time.Timer
 	cut   bool
 	given int    // bytes of the response that were passed on
-	tail  []byte // the last of them
+	tail  []byte // the last of those bytes
 }
 
 // carry carries a connection until either side ends it, or it is cut.
@@ -37,7 +37,7 @@ func (g *faultConn) carry() {
 	br := bufio.NewReaderSize(g.client, 64<<10)
 	var responses sync.WaitGroup
 	defer responses.Wait()
-	unread := false // the client has left, and not read everything
+	unread := false // the client has left without reading all bytes
 	defer func() { g.over(unread) }()
 	for n := 0; ; n++ {
 		q, err := readRequest(br)
@@ -57,7 +57,7 @@ func (g *faultConn) carry() {
 			return
 		}
 		if tr.status != 0 && !tr.passed {
-			g.w.note(q.call, &post{struck: tr.status != 503, refused: tr.status == 503}) // a 503 says that nothing was done
+			g.w.note(q.call, &post{struck: tr.status != 503, refused: tr.status == 503}) // a 503 says that the request did not run
 			_, _ = g.client.Write(canned(tr.status, "keep-alive"))
 			continue
 		}
@@ -89,7 +89,7 @@ func canned(status int, connection string) []byte {
 	return fmt.Appendf(nil, "HTTP/1.1 %d Trouble\r\n%sConnection: %s\r\nContent-Length: 0\r\n\r\n", status, retry, connection)
 }
 
-// request passes a request on. It is false if the connection was cut in it.
+// request passes a request on. It returns false if the connection was cut within the request.
 func (g *faultConn) request(q *request, tr fault) bool {
 	p := &post{}
 	g.w.note(q.call, p)
@@ -123,7 +123,7 @@ func (g *faultConn) request(q *request, tr fault) bool {
 		g.timer = timer
 	}
 	g.mu.Unlock()
-	_, _ = g.up.Write(data) // what fails here fails the response too
+	_, _ = g.up.Write(data) // when the write fails, the response fails, too
 	if len(data) == len(q.raw) {
 		return true
 	}
@@ -133,7 +133,7 @@ func (g *faultConn) request(q *request, tr fault) bool {
 	return false
 }
 
-// frames carries what comes after a request that made a tunnel of the connection.
+// frames carries the bytes after a request that upgraded the connection.
 func (g *faultConn) frames(br *bufio.Reader, tr fault) {
 	left := -1
 	if tr.inside {
@@ -166,8 +166,8 @@ func (g *faultConn) frames(br *bufio.Reader, tr fault) {
 	}
 }
 
-// over ends what is left of the connection when the client has, unread says whether
-// before it had read everything.
+// over ends the connection after its client has left. unread says that the client
+// had not read all bytes before.
 func (g *faultConn) over(unread bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -176,8 +176,7 @@ func (g *faultConn) over(unread bool) {
 		g.timer = nil
 	}
 	if g.post != nil && !g.cut && (unread || !g.whole()) {
-		// It had waited for too long, on a machine that is slow or stood still: what comes
-		// from now on is lost.
+		// The client has waited for too long, on a machine that is slow or stood still: later bytes are lost.
 		g.w.trace.addf("proxy %d: its client has left", g.number)
 		g.w.mu.Lock()
 		g.post.struck, g.post.reset = true, true
@@ -203,7 +202,7 @@ func (g *faultConn) whole() bool {
 
 var contentLength = regexp.MustCompile(`(?i)\r\ncontent-length: (\d+)`)
 
-// responses carries what the server says.
+// responses carries the bytes from the server.
 func (g *faultConn) responses() {
 	buf := make([]byte, 16<<10)
 	for {
@@ -229,7 +228,7 @@ func (g *faultConn) pass(data []byte) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.cut {
-		return // the server may not have noticed
+		return // the server may not have noticed the cut
 	}
 	if g.left >= 0 && g.left <= len(data) {
 		g.give(data[:g.left])
@@ -291,7 +290,7 @@ func (g *faultConn) strike() {
 		_ = g.client.SetLinger(0)
 		_ = g.client.Close()
 	default:
-		// What the client still sends must not turn the FIN into an RST.
+		// Bytes that the client still sends must not turn the FIN into an RST.
 		_ = g.client.CloseWrite()
 		_ = g.client.SetReadDeadline(time.Now().Add(time.Second))
 	}

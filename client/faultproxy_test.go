@@ -14,15 +14,13 @@ import (
 	"holdfast/internal/testport"
 )
 
-// faultProxy is a proxy of TCP connections under which everything goes wrong that can
-// go wrong with connections: they are cut at any byte of a request or a response,
-// by FIN or RST or with one side or both not noticing; they are late, so that
-// others overtake them; requests are answered with an error in the server's place,
-// before or after they were passed on; and a GET is sent on twice, as HTTP lets
-// proxies do (RFC 9110, section 9.2.2).
+// faultProxy is a proxy of TCP connections that makes all errors which connections can have. They
+// are cut at any byte of a request or a response, by FIN or RST, with one side or both not
+// noticing. They are late, so that others overtake them. Requests are answered with an error in the
+// server's place, before or after they were passed on. A GET is sent on twice, as HTTP lets proxies
+// do (RFC 9110, section 9.2.2).
 //
-// What happens to a request follows from the seed, the number of its connection
-// and its number in that.
+// The fault of a request follows from the seed, the number of its connection, and its own number there.
 type faultProxy struct {
 	testport.Relay
 	seed  uint64
@@ -33,19 +31,18 @@ type faultProxy struct {
 
 	mu      sync.Mutex
 	counts  map[string]int
-	posts   map[int][]*post // of the requests that call tools, by the number that they carry
-	orphans int             // sessions that the server may believe in and no client knows of
+	posts   map[int][]*post // the requests that call tools, by the number of their call
+	orphans int             // sessions that the server may know and no client knows
 	begun   bool            // an initialize has been hit by a fault
-	row     int             // lines hit by a fault, one after the other
+	row     int             // lines hit by a fault in a row
 }
 
-// A post is what became of a request that calls a tool, or resumes such a call at
-// its stream URL.
+// A post is the fate of a request that calls a tool, or resumes such a call at its stream URL.
 type post struct {
 	passed []byte // the beginning of its response, as far as it came through
-	struck bool   // it was cut
-	reset  bool   // so that what had come through may have been lost behind it
-	// refused says that the proxy told the client to send it again.
+	struck bool   // the request was cut
+	reset  bool   // the cut may have lost bytes that were passed on before it
+	// refused says that the proxy told the client to send the request again.
 	refused bool
 }
 
@@ -65,8 +62,8 @@ func (w *faultProxy) close() {
 	w.Close()
 }
 
-// hurt says whether one of the connections that a call was made or resumed over
-// was cut so that it is, or before anything of it was seen.
+// hurt says whether one of the connections over which a call was made or resumed was
+// cut in the way that so describes, or before any request of the call was passed on.
 func (w *faultProxy) hurt(call int, so func(p *post) bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -103,7 +100,7 @@ func (w *faultProxy) resumes(line string) int {
 	return noCall
 }
 
-// streamURL finds the part of it that stays the same.
+// streamURL finds the part of a stream URL that stays the same.
 var streamURL = regexp.MustCompile(`stream=[^.]+\.[^.]+\.`)
 
 // note notes a request that calls a tool.

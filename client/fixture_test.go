@@ -23,7 +23,7 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// A world is a server, a client and what is between them.
+// A world is a server, a client and the proxy between them.
 type world struct {
 	t          *testing.T
 	way        way
@@ -39,11 +39,11 @@ type world struct {
 
 	mu      sync.Mutex
 	calls   []*called
-	updates []float64 // what the standalone stream has brought
-	updated float64   // what was said there
+	updates []float64 // the numbers of the updates that the client got
+	updated float64   // the number of the last update that the server sent
 }
 
-// A called is a call: what it is to be, and what is seen of it.
+// A called is a call: its plan, and the messages seen of it.
 type called struct {
 	number int
 	plan   plot
@@ -53,15 +53,15 @@ type called struct {
 	mu       sync.Mutex
 	progress []float64
 	asked    map[string]int
-	answers  map[string]string // as the tool has got them
+	answers  map[string]string // as the tool got them
 }
 
-// plot says what a tool does, step by step.
+// A plot lists the steps of a tool.
 type plot []step
 
 type step struct {
 	kind rune // p: progress, q: question, w: wait, f: fail, d: disconnect
-	size int  // of a message
+	size int  // the size of a message
 	wait time.Duration
 }
 
@@ -80,11 +80,11 @@ func (s plot) count(kind rune) (n int) {
 	return n
 }
 
-// newPlot draws one.
+// newPlot draws a plot.
 func newPlot(r *rand.Rand) plot {
 	var s plot
 	if r.IntN(4) == 0 {
-		return s // answered at once
+		return s // the tool answers at once
 	}
 	total := time.Duration(r.IntN(200)) * time.Millisecond
 	steps := r.IntN(12)
@@ -113,12 +113,11 @@ func newPlot(r *rand.Rand) plot {
 // faulty1000 is how many of 1000 requests are faulty.
 const faulty1000 = 250
 
-// patience is how long a call may take. What waits for a line waits the longest: for
-// [mostRow] of them hit by a fault, one after the other. The pauses after those are 9.5 s
-// at the most. To find one dead takes 3 s in its handshake, and then up to five times
-// the silence: 5 s, or 15 s with the race detector. That makes 40 s, or 100 s; the rest
-// is for connections that are refused, and for a machine that stands still for some
-// seconds, more than once.
+// patience is how long a call may take. A call that waits for a line waits the longest: for
+// [mostRow] lines hit by a fault, one after the other. The pauses after those are 9.5 s at the
+// most. To find a line dead takes 3 s in its handshake, and then up to five times the silence: 5 s,
+// or 15 s with the race detector. That makes 40 s, or 100 s. The rest is for connections that are
+// refused, and for a machine that stands still for some seconds, more than once.
 func patience() time.Duration {
 	if testlong.Race {
 		return 180 * time.Second
@@ -149,25 +148,25 @@ func newWorld(t *testing.T, way way, seed uint64) *world {
 	w.handler = holdfast.NewHandler(func(*http.Request) *mcp.Server { return w.server }, &o)
 	w.http = httptest.NewServer(way.withheld.wrap(mcptest.Endpoints(w.handler)))
 	w.faultProxy = newFaultProxy(t, w.http.Listener.Addr().String(), seed, w.trace)
-	// Who can't ask again, or not yet, can only wait.
+	// A client that cannot send its request again, or not yet, can only wait.
 	w.faultProxy.kind = way.withheld.keys
 	if way.path == "" {
 		w.faultProxy.bad.Store(faulty1000)
 	}
 	w.connect()
-	w.faultProxy.bad.Store(faulty1000) // who falls back to HTTP+SSE does not try for long
+	w.faultProxy.bad.Store(faulty1000) // a client that falls back to HTTP+SSE does not try for long
 	return w
 }
 
-// answerTimeout is how long the client waits for a server that offers no way to ask
-// again, and may have died without a word; and connectTimeout for a request that an
-// HTTP+SSE server is to take.
+// answerTimeout is how long the client waits for a server that allows no second
+// sending, and may have died without a notice. connectTimeout is how long it waits
+// for an HTTP+SSE server to take a request.
 const (
 	answerTimeout  = 15 * time.Second
 	connectTimeout = 3 * time.Second
 )
 
-// lineSilence is how long one connection for everything may be silent.
+// lineSilence is how long a line may be silent.
 func lineSilence() time.Duration {
 	if testlong.Race {
 		return 3 * time.Second
@@ -224,8 +223,8 @@ func (w *world) connect() {
 		case ctx.Err() != nil || !strings.Contains(err.Error(), "out of reach for") && !strings.Contains(err.Error(), "did not begin to answer"):
 			w.t.Fatalf("connect: %v", err)
 		default:
-			// The first request of all is not tried for long: its user tries again. What came
-			// too late may have begun a session.
+			// The client does not try for long to send its first request: its user tries
+			// again. A request that came too late may have begun a session.
 			w.faultProxy.mu.Lock()
 			w.faultProxy.orphans++
 			w.faultProxy.mu.Unlock()
@@ -237,7 +236,7 @@ type workArgs struct {
 	K int `json:"k"`
 }
 
-// work is the tool: it does what the plot of its call says.
+// work is the tool: it takes the steps in the plot of its call.
 func (w *world) work(ctx context.Context, req *mcp.CallToolRequest, args workArgs) (*mcp.CallToolResult, any, error) {
 	w.mu.Lock()
 	c := w.calls[args.K]
@@ -270,7 +269,7 @@ func (w *world) work(ctx context.Context, req *mcp.CallToolRequest, args workArg
 			c.answers[question], _ = res.Content["answer"].(string)
 			c.mu.Unlock()
 		case 'd':
-			if w.way.name != "nothing" { // who can't come back is not sent away
+			if w.way.name != "nothing" { // a client that cannot come back is not sent away
 				holdfast.Disconnect(ctx, 0)
 			}
 		case 'f':

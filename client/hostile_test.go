@@ -16,7 +16,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// hostile is a server that begins a session as usual, and leaves the rest to the test, or refuses it.
+// hostile returns a server that begins a session as usual, and answers the methods in does. It refuses all others.
 func hostile(does mcptest.Methods) mcptest.Methods {
 	refuses := func(w http.ResponseWriter, _ *http.Request, _ jsonrpc.Message) {
 		w.WriteHeader(http.StatusMethodNotAllowed)
@@ -26,7 +26,7 @@ func hostile(does mcptest.Methods) mcptest.Methods {
 	return all
 }
 
-// events answers with events, which are there when it returns.
+// events answers with events, and then returns.
 func events(text string, args ...any) mcptest.Does {
 	return func(w http.ResponseWriter, _ *http.Request, _ jsonrpc.Message) {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -40,8 +40,8 @@ const (
 	oneResult = "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n\n"
 )
 
-// A server that begins every session, and then does not know it, is not asked for one after the
-// other without end.
+// A server may begin every session and then not know it. The client does not ask it for one
+// session after the other without end.
 func TestSessionsNeverKnown(t *testing.T) {
 	t.Parallel()
 	var gets, begins atomic.Int32
@@ -54,7 +54,7 @@ func TestSessionsNeverKnown(t *testing.T) {
 				events(": here\n\n")(w, r, m)
 				return
 			}
-			if gets.Load() > 1000 { // or no time would pass
+			if gets.Load() > 1000 { // otherwise no time would pass in the bubble
 				<-r.Context().Done()
 				return
 			}
@@ -185,8 +185,7 @@ func TestLongWaysBack(t *testing.T) {
 	}
 }
 
-// A server that never responds over a mux, does not take requests, or ends each connection over which it gets a request,
-// is given up.
+// A client gives up a server that never responds over a mux, does not take requests, or ends each connection over which it gets a request.
 func TestMuxWithoutResponses(t *testing.T) {
 	t.Parallel()
 	for name, holds := range map[string]bool{"never answers": true, "takes no request": true, "ends each connection": false} {

@@ -16,9 +16,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A request that another Conn sends again from a State is the same to the byte, however the
-// host has spelled it and the State was stored. If the server takes it for another request all
-// the same, the outcome is unknown.
+// A request that another Conn sends again from a State has the same bytes, however the host has spelled
+// it and the State was stored. If the server still takes it for another request, the outcome is unknown.
 func TestRequestSentAgainIsIdentical(t *testing.T) {
 	t.Parallel()
 	const refused = `{"jsonrpc":"2.0","id":%s,"error":{"code":-32600,"message":"the idempotency key was used for another request"}}`
@@ -99,7 +98,7 @@ func TestRequestSentAgainIsIdentical(t *testing.T) {
 }
 
 // A State that is taken between a call's first event id over a WebSocket and its token has the
-// request: nothing else leads back to the call.
+// request: only the request leads back to the call.
 func TestWebSocketStateBeforeToken(t *testing.T) {
 	t.Parallel()
 	url, _ := wsServer(t, func(ws *websocket.Conn, _ int32, m jsonrpc.Message) bool {

@@ -20,8 +20,8 @@ const (
 	useless  = unknown + "the server sends what cannot be used: "
 )
 
-// An error under the request's own id is the server's answer, whatever the status: its code and message arrive as they
-// are, and the session goes on.
+// An error under the request's own id is the server's answer, whatever the status: its code and message arrive
+// unchanged, and the session goes on.
 func TestOwnErrors(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{400, 404, 405, 406, 410, 413, 422, 500, 501, 502, 503} {
@@ -51,8 +51,8 @@ func TestInputAnswers(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		answer func(http.ResponseWriter, *http.Request, *bad)
-		want   string // begins the error, or succeeds
-		tells  string // is in it
+		want   string // the beginning of the error, or succeeds
+		tells  string // a part of the error
 	}{
 		{"a web page", says(200, "text/html; charset=utf-8", "<!doctype html><p>Hello"), useless, `"text/html", not JSON`},
 		{"a web page that says it is JSON", whole("<!doctype html>"), useless, "malformed JSON"},
@@ -131,8 +131,8 @@ func TestInputAnswers(t *testing.T) {
 	}
 }
 
-// The host gets what an error status says. A request is sent again after a status which says
-// that nothing was done for now, and after no other.
+// The host gets the text of an error status. A request is sent again only after a status
+// which says that it did not run, and may run later.
 func TestInputStatus(t *testing.T) {
 	t.Parallel()
 	answer := says(200, typeJSON, good)
@@ -144,7 +144,7 @@ func TestInputStatus(t *testing.T) {
 		answer func(http.ResponseWriter, *http.Request, *bad)
 		want   string
 		posts  int32
-		wait   time.Duration // at least
+		wait   time.Duration // the least wait
 	}{
 		{"400", says(400, "", ""), "HTTP 400 Bad Request", 1, 0},
 		{"400 with a reason", said(400), "because (HTTP 400)", 1, 0},
@@ -202,7 +202,7 @@ func TestInputStatus(t *testing.T) {
 	}
 }
 
-// Nothing is sent to another origin, whatever the server says: requests carry secrets.
+// The client sends nothing to another origin, whatever the server says: its requests carry secrets.
 func TestInputOtherOrigin(t *testing.T) {
 	t.Parallel()
 	there := elsewhere(t)
@@ -236,7 +236,7 @@ func TestInputOtherOrigin(t *testing.T) {
 					says(200, typeEvents, "data: "+good+"\n\n")(w, r, nil)
 				}
 			}}
-			judge(t, s.call(t, client.Options{Header: secrets}), succeeds, "") // by its event id
+			judge(t, s.call(t, client.Options{Header: secrets}), succeeds, "") // the call is continued by its event id
 			if n := s.posts.Load(); n != 1 {
 				t.Errorf("the request was sent %d times", n)
 			}
@@ -261,7 +261,7 @@ func TestInputOtherOrigin(t *testing.T) {
 	})
 }
 
-// The first request of all ends with a clear error too.
+// The client's very first request ends with a clear error, too.
 func TestInputFirst(t *testing.T) {
 	t.Parallel()
 	silent := func(_ http.ResponseWriter, r *http.Request, _ *bad) { away(r) }
@@ -373,7 +373,7 @@ func TestInputComments(t *testing.T) {
 	wait(t, seen)
 	r.send(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"good"}}`)
 	if m := r.until(func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Response }); string(m.ID) != "2" {
-		t.Errorf("%s", m.Raw) // the first one still goes on
+		t.Errorf("%s", m.Raw) // the first call still goes on
 	}
 	r.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
 	wait(t, gone)
@@ -382,7 +382,7 @@ func TestInputComments(t *testing.T) {
 	}
 }
 
-// An event id that no header can hold is not sent back, on any stream.
+// The client does not send back an event id that no header can hold, on any stream.
 func TestInputEventID(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string]client.Options{"standalone": {}, "HTTP+SSE": {Transport: client.SSE}} {
@@ -408,7 +408,7 @@ func TestInputEventID(t *testing.T) {
 	}
 }
 
-// A server that ends the connection after each message loses nothing (SEP-1699).
+// When a server ends the connection after each message, the client loses no message (SEP-1699).
 func TestInputPolling(t *testing.T) {
 	t.Parallel()
 	polls := int32(testlong.Either(20, 100))

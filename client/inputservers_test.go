@@ -22,24 +22,24 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A bad server begins a session like any other, and answers what is called "good".
-// What is called "held" it answers when the test lets go of it, and what is called
+// A bad server begins a session like any other, and answers a call of the tool
+// "good". It answers a call of "held" when the test closes let, and a call of
 // "bad" as the test says. It honours no idempotency keys.
 type bad struct {
-	posts  atomic.Int32 // of the bad call
-	comes  atomic.Int32 // GETs
+	posts  atomic.Int32 // the number of POSTs of the bad call
+	comes  atomic.Int32 // the number of GETs
 	inits  atomic.Int32
 	let    chan struct{}
-	answer func(w http.ResponseWriter, r *http.Request, s *bad) // the bad call
-	get    func(w http.ResponseWriter, r *http.Request, s *bad) // nil: 405
-	init   func(w http.ResponseWriter, r *http.Request, s *bad) // nil: a session
+	answer func(w http.ResponseWriter, r *http.Request, s *bad) // answers the bad call
+	get    func(w http.ResponseWriter, r *http.Request, s *bad) // answers a GET; nil: with 405
+	init   func(w http.ResponseWriter, r *http.Request, s *bad) // answers initialize; nil: with a session
 }
 
 const (
 	typeEvents = "text/event-stream"
 	typeJSON   = "application/json"
 	good       = `{"jsonrpc":"2.0","id":1,"result":{}}`
-	// hello is what initialize gives where it has the id 0, as in raw.open.
+	// hello is the answer to an initialize with the id 0, as in raw.open.
 	hello = `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"bad","version":"1"}}}`
 )
 
@@ -71,14 +71,14 @@ func (s *bad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}.ServeHTTP(w, r)
 }
 
-// call makes the bad call in a session in which another is in flight, and another
-// comes after it. Both of these are answered. It returns what became of the bad one.
+// call makes the bad call in a session in which another call is in flight, and then makes
+// a third. It checks that these two are answered, and returns the error of the bad call.
 func (s *bad) call(t *testing.T, opts client.Options) *jsonrpc.Error {
 	t.Helper()
 	return s.callAt(t, mcptest.Serve(t, s), opts)
 }
 
-// callAt does so where the server is served already.
+// callAt is call for a server that is already served at the URL.
 func (s *bad) callAt(t *testing.T, url string, opts client.Options) *jsonrpc.Error {
 	t.Helper()
 	s.let = make(chan struct{})
@@ -112,8 +112,8 @@ func (s *bad) callAt(t *testing.T, url string, opts client.Options) *jsonrpc.Err
 	return errorIn(t, m)
 }
 
-// errorIn returns the error of a response, or nil. It says what happened, and not
-// how.
+// errorIn returns the error of a response, or nil. It checks that the error is
+// short, and has no words of the code.
 func errorIn(t *testing.T, m jsonrpc.Message) *jsonrpc.Error {
 	t.Helper()
 	if m.Error == nil {
@@ -132,7 +132,7 @@ func errorIn(t *testing.T, m jsonrpc.Message) *jsonrpc.Error {
 	return e
 }
 
-// elsewhere returns the URL of a server that nobody is to contact.
+// elsewhere returns the URL of a server that no client is to contact.
 func elsewhere(t *testing.T) string {
 	t.Helper()
 	return mcptest.Serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -152,7 +152,7 @@ func says(status int, media, body string) func(http.ResponseWriter, *http.Reques
 	}
 }
 
-// with sets a header before another answer.
+// with sets a header, and then answers with another answer.
 func with(name, value string, answer func(http.ResponseWriter, *http.Request, *bad)) func(http.ResponseWriter, *http.Request, *bad) {
 	return func(w http.ResponseWriter, r *http.Request, s *bad) {
 		w.Header().Set(name, value)
@@ -172,7 +172,7 @@ func wire(text string) func(http.ResponseWriter, *http.Request, *bad) {
 	}
 }
 
-// once gives another answer the second time.
+// once answers with first the first time, and with then after that.
 func once(first, then func(http.ResponseWriter, *http.Request, *bad)) func(http.ResponseWriter, *http.Request, *bad) {
 	return func(w http.ResponseWriter, r *http.Request, s *bad) {
 		if s.posts.Load() == 1 {
@@ -183,8 +183,7 @@ func once(first, then func(http.ResponseWriter, *http.Request, *bad)) func(http.
 	}
 }
 
-// endless writes a part again and again until nobody reads any more, and at most 10
-// GB of it.
+// endless writes a part again and again until its reader leaves, and at most 10 GB of it.
 func endless(w io.Writer, part string) {
 	chunk := []byte(strings.Repeat(part, 1+64<<10/len(part)))
 	for n := 0; n < 10<<30; n += len(chunk) {
@@ -202,7 +201,7 @@ func away(r *http.Request) {
 	}
 }
 
-// deflated is text, packed in the zlib format or without its header.
+// deflated packs text in the zlib format, or without the header of that format.
 func deflated(text string, header bool) string {
 	var b bytes.Buffer
 	var w io.WriteCloser = zlib.NewWriter(&b)
@@ -215,7 +214,7 @@ func deflated(text string, header bool) string {
 	return b.String()
 }
 
-// gzipped is text, packed.
+// gzipped packs text.
 func gzipped(text string) string {
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)
@@ -224,7 +223,7 @@ func gzipped(text string) string {
 	return b.String()
 }
 
-// packs answers with packed, unless the client has asked for plain.
+// packs answers with packed, unless the client has asked for an answer that is not packed.
 func packs(packed, plain func(http.ResponseWriter, *http.Request, *bad)) func(http.ResponseWriter, *http.Request, *bad) {
 	return func(w http.ResponseWriter, r *http.Request, s *bad) {
 		if r.Header.Get("Accept-Encoding") == "identity" {
@@ -235,8 +234,7 @@ func packs(packed, plain func(http.ResponseWriter, *http.Request, *bad)) func(ht
 	}
 }
 
-// judge compares an error with its beginning and a part of it; with no beginning
-// none is wanted.
+// judge checks the beginning of an error, and a part of it. Without a beginning it wants no error.
 func judge(t *testing.T, e *jsonrpc.Error, want, tells string) {
 	t.Helper()
 	switch {
@@ -248,7 +246,7 @@ func judge(t *testing.T, e *jsonrpc.Error, want, tells string) {
 	}
 }
 
-// tryOpen sends initialize, and returns the error that it is answered with.
+// tryOpen sends initialize, and returns the error of the response.
 func (r *raw) tryOpen() *jsonrpc.Error {
 	r.t.Helper()
 	r.send(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"raw","version":"1"}}}`)
@@ -264,8 +262,8 @@ func wait(t *testing.T, c <-chan struct{}) {
 	}
 }
 
-// What is too large is not read into memory. This test does not run beside others: it measures
-// the memory of all.
+// The client does not read answers into memory that are too large. This test does not run
+// beside others, as it measures the memory of the process.
 func TestInputHuge(t *testing.T) { //nolint:tparallel // see above
 	json := func(w http.ResponseWriter, _ *http.Request, _ *bad) {
 		w.Header().Set("Content-Type", typeJSON)

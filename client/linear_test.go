@@ -10,7 +10,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What a client does with messages grows with their members, and no faster.
+// The work of a client on a message grows with its number of members, and no faster.
 func TestLinear(t *testing.T) {
 	c := &Conn{}
 	tests := map[string]func(n int) func(){

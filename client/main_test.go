@@ -20,11 +20,11 @@ import (
 
 func TestMain(m *testing.M) {
 	testlong.AtOnce(24)
-	// A session of the official server stays when its end does not arrive, as where a proxy cuts it.
+	// The go-sdk's server keeps a session if the DELETE does not arrive, as where a proxy cuts the connection.
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/modelcontextprotocol/go-sdk/mcp.(*streamableServerConn).Read"))
 }
 
-// soon bounds what takes no time, on a machine that has none.
+// soon bounds an act that takes no time, also on a busy machine.
 const soon = time.Minute
 
 var impl = &mcp.Implementation{Name: "test", Version: "1"}
@@ -67,7 +67,7 @@ func newServer() *mcp.Server {
 }
 
 // serveInside serves h in the test's synctest bubble. The connections are pipes in memory,
-// as nothing outside the bubble may wait for its clock.
+// as a goroutine in the bubble must not wait for anything outside of it.
 func serveInside(t *testing.T, h http.Handler) (url string, hc *http.Client) {
 	t.Helper()
 	return "http://inside.test", mcptest.ServePipes(t, h)
@@ -81,8 +81,8 @@ func holdfastServer(t *testing.T, opts *holdfast.Options) string {
 	return mcptest.Serve(t, h)
 }
 
-// officialServer serves over the go-sdk alone, which ends a session only when it is told to: by
-// a client that has left and does not wait long for its DELETE, or at the end of the test.
+// officialServer serves with the go-sdk alone, which ends a session only at a DELETE. A client
+// that has left may not have waited for its DELETE, so the sessions end with the test.
 func officialServer(t *testing.T, server *mcp.Server, opts *mcp.StreamableHTTPOptions) string {
 	t.Helper()
 	t.Cleanup(func() {
@@ -138,7 +138,7 @@ func TestSkeleton(t *testing.T) {
 	}
 }
 
-// received reads a message that was posted, and its id and method as far as there are such. A request whose body breaks off is cut off.
+// received reads a posted message, and its id and method, if any. It aborts the connection of a request with a body that breaks off.
 func received(r *http.Request) (body, id []byte, method string) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -147,7 +147,7 @@ func received(r *http.Request) (body, id []byte, method string) {
 	return body, jsonrpc.Field(body, "id"), jsonrpc.String(jsonrpc.Field(body, "method"))
 }
 
-// open begins a stream of events, and keeps it open until there is something on a channel, or it is closed.
+// open begins a stream of events, and keeps it open until a value comes on a channel, or the channel is closed.
 func open(w http.ResponseWriter, r *http.Request, until <-chan struct{}, format string, args ...any) {
 	w.Header().Set("Content-Type", typeEvents)
 	fmt.Fprintf(w, format, args...)
@@ -158,7 +158,7 @@ func open(w http.ResponseWriter, r *http.Request, until <-chan struct{}, format 
 	}
 }
 
-// pour is the stream of an HTTP+SSE client: the event endpoint, and then what is said, until that is "".
+// pour is the stream of an HTTP+SSE client: the endpoint event, and then the messages in said, until one is "".
 func pour(w http.ResponseWriter, r *http.Request, endpoint string, said <-chan string) {
 	w.Header().Set("Content-Type", typeEvents)
 	for text := "event: endpoint\ndata: " + endpoint; ; {

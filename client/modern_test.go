@@ -21,7 +21,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// meta is what each modern request says of its client.
+// meta has the members that describe the client in each modern request.
 const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",` +
 	`"io.modelcontextprotocol/clientInfo":{"name":"raw","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}`
 
@@ -33,13 +33,13 @@ type modernServer struct {
 	seen []modernRequest
 }
 
-// A modernRequest is one that a modernServer got.
+// A modernRequest is a request that a modernServer got.
 type modernRequest struct {
 	jsonrpc.Message
 	header http.Header
 }
 
-// An answer writes the answer to the request, which is the nth of its method, from 1 on.
+// An answer writes the answer to a request, the nth of its method, from 1 on.
 type answer func(w http.ResponseWriter, r *http.Request, m jsonrpc.Message, n int)
 
 func newModernServer(t *testing.T, script answer) *modernServer {
@@ -99,8 +99,8 @@ func event(w http.ResponseWriter, format string, args ...any) {
 // cut ends the connection.
 func cut() { panic(http.ErrAbortHandler) }
 
-// Each modern request says in headers what its body says. A tool that was never listed, or
-// has changed, is listed when the server refuses the headers of its call.
+// The headers of each modern request repeat members of its body. When the server refuses the
+// headers of a call, the client lists the tools: the tool was never listed, or has changed.
 func TestModernHeaders(t *testing.T) {
 	t.Parallel()
 	s := newModernServer(t, func(w http.ResponseWriter, r *http.Request, m jsonrpc.Message, _ int) {
@@ -161,7 +161,7 @@ func TestModernHeaders(t *testing.T) {
 	}
 }
 
-// A call whose headers the server refuses for good is tried twice.
+// When the server refuses the headers of a call for good, the client makes the call twice.
 func TestModernHeaderMismatch(t *testing.T) {
 	t.Parallel()
 	s := newModernServer(t, func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message, _ int) {
@@ -178,7 +178,7 @@ func TestModernHeaderMismatch(t *testing.T) {
 	}
 }
 
-// Errors of a modern server come to the host as they are.
+// Errors of a modern server come to the host unchanged.
 func TestModernErrors(t *testing.T) {
 	t.Parallel()
 	s := newModernServer(t, func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message, _ int) {
@@ -268,7 +268,7 @@ func TestModernCancelKeyed(t *testing.T) {
 	}
 }
 
-// What a cut leaves of a modern call depends on the call and on the server.
+// The fate of a modern call after a cut depends on the call and on the server.
 func TestModernCut(t *testing.T) {
 	t.Parallel()
 	const progress = `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p","progress":1}}`
@@ -292,10 +292,10 @@ func TestModernCut(t *testing.T) {
 					answerJSON(w, 200, `{"jsonrpc":"2.0","id":%s,"result":{"supportedVersions":["2026-07-28"],"capabilities":{"experimental":{"holdfast/idempotencyKey":{}}}}}`, m.ID)
 				case m.Method == "server/discover":
 					answerJSON(w, 200, `{"jsonrpc":"2.0","id":%s,"result":{"supportedVersions":["2026-07-28"],"capabilities":{}}}`, m.ID)
-				case n == 1: // within the stream
+				case n == 1: // the cut is within the stream
 					event(w, progress)
 					cut()
-				case n == 2: // before the answer
+				case n == 2: // the cut is before the answer
 					cut()
 				default:
 					event(w, progress)
@@ -330,8 +330,8 @@ func TestModernCut(t *testing.T) {
 	}
 }
 
-// A subscription is opened again after a cut. The host does not see that, but hears that what
-// it listens to may have changed.
+// A subscription is opened again after a cut. The host does not see the cut, but gets a
+// notification that the subscribed lists and resources may have changed.
 func TestModernSubscription(t *testing.T) {
 	t.Parallel()
 	s := newModernServer(t, func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message, n int) {
@@ -340,7 +340,7 @@ func TestModernSubscription(t *testing.T) {
 			return
 		}
 		event(w, `{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":%s},"notifications":{"toolsListChanged":true,"resourceSubscriptions":["a:b"]}}}`, m.ID)
-		for range 2 { // the same twice is no repetition
+		for range 2 { // equal notifications are not repetitions
 			event(w, `{"jsonrpc":"2.0","method":"notifications/prompts/list_changed","params":{}}`)
 		}
 		if n < 4 {
@@ -374,7 +374,7 @@ func TestModernSubscription(t *testing.T) {
 	}
 }
 
-// A subscription that the server does not take any more ends with its error.
+// When the server does not take a subscription any more, the subscription ends with the server's error.
 func TestModernSubscriptionRefused(t *testing.T) {
 	t.Parallel()
 	s := newModernServer(t, func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message, n int) {
@@ -392,8 +392,7 @@ func TestModernSubscriptionRefused(t *testing.T) {
 	}
 }
 
-// Of two eras the client takes the one with sessions, if there are any. A pinned era is not
-// left.
+// When a server has both eras, the client takes the era with sessions. It does not leave a pinned era.
 func TestEra(t *testing.T) {
 	t.Parallel()
 	stateless := officialServer(t, newServer(), &mcp.StreamableHTTPOptions{Stateless: true})
@@ -479,7 +478,7 @@ func TestModernOfficial(t *testing.T) {
 			t.Errorf("progress %v", got)
 		}
 	}
-	// The tool was not listed here: the server wants its header.
+	// The client has not listed the tool, and the server wants its header.
 	res, err := s.CallTool(ctx, &mcp.CallToolParams{Name: "region", Arguments: map[string]any{"region": "ö"}})
 	if err != nil || len(res.Content) != 1 || !strings.Contains(res.Content[0].(*mcp.TextContent).Text, "ö") {
 		t.Errorf("%v %v", res, err)

@@ -9,7 +9,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A modern call goes on after a cut, by its token, with a server that has that.
+// A modern call goes on after a cut by its token, if the server supports tokens.
 func TestModernResume(t *testing.T) {
 	t.Parallel()
 	cancelled := make(chan string, 1)

@@ -16,25 +16,25 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// An older server speaks HTTP+SSE as little as can be: it answers what it is asked
-// to, but for what is called "deaf", and resumes nothing unless the test makes it.
+// An older server speaks the least HTTP+SSE: it answers requests, except for calls
+// of "deaf", and resumes no call unless the test makes it.
 type older struct {
 	comes atomic.Int32
 	out   chan string   // messages to say
 	cut   chan struct{} // ends the stream
-	// come answers the nth GET itself if it says so.
+	// come may answer the nth GET itself. It then returns true.
 	come func(w http.ResponseWriter, r *http.Request, n int32) (done bool)
-	path func(n int32) string // the endpoint event's; nil: always the same
+	path func(n int32) string // the path in the endpoint event; nil: always the same
 	ids  bool                 // events have ids, which begin anew in each stream
-	tick time.Duration        // between keep-alives; 0: there are none
-	hang <-chan struct{}      // from when on nothing is said, on the first stream
+	tick time.Duration        // the time between keep-alives; 0: there are none
+	hang <-chan struct{}      // closed: the first stream falls silent
 }
 
 func newOlder() *older { return &older{out: make(chan string, 10), cut: make(chan struct{})} }
 
 const greeting = `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"x","version":"1"}}}`
 
-// keyedGreeting is a greeting of a server that honours idempotency keys.
+// keyedGreeting is the initialize response of a server that honours idempotency keys.
 const keyedGreeting = `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25",` +
 	`"capabilities":{"experimental":{"holdfast/idempotencyKey":{}}},"serverInfo":{"name":"x","version":"1"}}}`
 
@@ -139,7 +139,7 @@ func TestHTTPSSEHalfOpen(t *testing.T) {
 	}
 }
 
-// The outcome of a call of a State is unknown if the server does not know its session any more.
+// When the server does not know the session of a State any more, the outcomes of the State's calls are unknown.
 func TestHTTPSSERestoredTooLate(t *testing.T) {
 	t.Parallel()
 	o := newOlder()
@@ -204,7 +204,7 @@ func TestHTTPSSEWithoutEndpoint(t *testing.T) {
 	}
 }
 
-// Only a refusal that says that a session is unknown ends it.
+// Only a refusal which says that a session is unknown ends the session.
 func TestHTTPSSERefusedForNow(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{401, 408, 409, 429} {
@@ -213,7 +213,7 @@ func TestHTTPSSERefusedForNow(t *testing.T) {
 		o.come = func(w http.ResponseWriter, _ *http.Request, n int32) bool {
 			if n == 2 {
 				w.WriteHeader(status)
-				// The first has an event id that was there before.
+				// The first event has an id that the client has seen before.
 				o.out <- `{"jsonrpc":"2.0","id":7,"result":{}}`
 				o.out <- `{"jsonrpc":"2.0","id":1,"result":{}}`
 			}
@@ -228,15 +228,15 @@ func TestHTTPSSERefusedForNow(t *testing.T) {
 	}
 }
 
-// wsServer serves a WebSocket: say answers each message, and false ends the
-// connection. A ping of the connection itself comes as a message without a kind. The
-// server says that it honours idempotency keys.
+// wsServer serves a WebSocket: say answers each message, and ends the connection
+// when it returns false. A ping of the WebSocket itself comes as a message without a
+// kind. The server declares that it honours idempotency keys.
 func wsServer(t *testing.T, say func(ws *websocket.Conn, n int32, m jsonrpc.Message) bool) (url string, dials *atomic.Int32) {
 	t.Helper()
 	return wsSessions(t, func(int32) string { return "s" }, say)
 }
 
-// wsSessions is wsServer with a session of its own for each connection, by its number.
+// wsSessions is wsServer with a session of its own for each connection, by the connection's number.
 func wsSessions(t *testing.T, session func(n int32) string, say func(ws *websocket.Conn, n int32, m jsonrpc.Message) bool) (url string, dials *atomic.Int32) {
 	t.Helper()
 	dials = new(atomic.Int32)

@@ -15,7 +15,7 @@ import (
 type torn struct {
 	up     int
 	failed chan struct{}
-	ends   chan struct{} // the second connection
+	ends   chan struct{} // the end of the second connection
 	wrote  chan jsonrpc.Message
 }
 
@@ -51,8 +51,8 @@ func (w *torn) resumes() bool                 { return false }
 func (w *torn) confirm(context.Context) error { return nil }
 func (w *torn) close()                        {}
 
-// A request whose sending failed, though it may have arrived, is sent once over the next
-// connection, not once more when the wait for its response ends.
+// A request may have arrived although its sending failed. It is sent once over the next
+// connection, and not once more when the wait for its response ends.
 func TestUnsureWriteIsSentOnce(t *testing.T) {
 	t.Parallel()
 	c := mcptest.Must(New("http://127.0.0.1/", &Options{Transport: SSE, Silence: 300 * time.Millisecond}))(t)

@@ -10,13 +10,13 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A gone muxConn has opened once, and can't be opened again: tries fail, or get no answer.
+// A gone muxConn opens once, and cannot be opened again: each further try fails, or gets no answer.
 type gone struct {
-	nowhere int                // how many tries lead nowhere
-	opens   chan time.Duration // gets how long each may take, when it begins
-	ends    chan struct{}      // the first connection
+	nowhere int                // how many tries get no answer
+	opens   chan time.Duration // gets the time that each try may take, when it begins
+	ends    chan struct{}      // the end of the first connection
 	tries   int                // touched only by open
-	wrote   chan struct{}      // gets that something was written
+	wrote   chan struct{}      // gets a value when a message was written
 }
 
 func (w *gone) open(ctx context.Context, within time.Duration) (string, bool, error) {
@@ -54,8 +54,8 @@ func (w *gone) resumes() bool                 { return true }
 func (w *gone) confirm(context.Context) error { return nil }
 func (w *gone) close()                        {}
 
-// A mux for which a call waits reconnects soon, however long the server is out of reach. So
-// does one that nobody has waited for, when a call comes.
+// A mux reconnects soon while a call waits for it, however long the server is out of reach.
+// A mux that no call waits for reconnects soon when a call comes.
 func TestMuxReconnects(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -105,7 +105,7 @@ func TestMuxReconnects(t *testing.T) {
 			}
 		}
 		send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
-		time.Sleep(2 * time.Minute) // in which its cancellation is given up
+		time.Sleep(2 * time.Minute) // the cancellation is given up in this time
 		next()
 		next()
 		var longest time.Duration

@@ -19,8 +19,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A call over a WebSocket whose messages go to another client is resumed when it has ended, and
-// not before. One that the server does not know any more fails.
+// The messages of a call over a WebSocket may go to another client. The call is resumed after
+// its end, and not before. A call that the server does not know any more fails.
 func TestWebSocketStalledCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, stalledCall)
@@ -69,8 +69,8 @@ func stalledCall(t *testing.T) {
 	}
 }
 
-// A message that the server sends twice, because the call was resumed twice, is delivered once,
-// also after the first sending came to the end of the call.
+// A server sends a message twice, because the call was resumed twice. The host gets it once,
+// also if the first sending reached the end of the call.
 func TestWebSocketRepeatedMessages(t *testing.T) {
 	t.Parallel()
 	url, _ := wsServer(t, func(ws *websocket.Conn, _ int32, m jsonrpc.Message) bool {
@@ -99,8 +99,7 @@ func TestWebSocketRepeatedMessages(t *testing.T) {
 	}
 }
 
-// If two clients follow one call, one of them over a WebSocket, both get its response, and each
-// gets no message twice.
+// When two clients follow one call, one of them over a WebSocket, both get its response, and each gets each message once.
 func TestTwoClientsFollowOneCall(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range []string{"ws", "http"} {
@@ -163,7 +162,7 @@ func twoClientsFollowOneCall(t *testing.T, scheme string) {
 					return
 				}
 				if m.Kind == jsonrpc.Response {
-					_ = r.Close() // and with it the session, if it began that
+					_ = r.Close() // this also ends the session, if this client began it
 					ended <- string(m.Raw)
 					return
 				}
@@ -177,7 +176,7 @@ func twoClientsFollowOneCall(t *testing.T, scheme string) {
 	}
 }
 
-// serveTool serves inside the test's bubble.
+// serveTool serves a server inside the test's bubble.
 func serveTool(t *testing.T, server *mcp.Server) (url string, hc *http.Client) {
 	t.Helper()
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, nil)

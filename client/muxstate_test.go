@@ -2,7 +2,7 @@ package client
 
 import "testing"
 
-// Every state with every event: what the table of muxState does not list changes nothing.
+// Every state meets every event: an event outside of the table of muxState changes nothing.
 func TestMuxState(t *testing.T) {
 	t.Parallel()
 	type key struct {
@@ -68,11 +68,11 @@ func TestMuxSession(t *testing.T) {
 		renew          bool
 		want           muxSession
 	}{
-		{false, false, false, muxSession{begun: true, born: 1}},   // the first one
-		{true, false, false, muxSession{begun: true, born: 1}},    // it continues
+		{false, false, false, muxSession{begun: true, born: 1}},   // the first connection
+		{true, false, false, muxSession{begun: true, born: 1}},    // the session continues
 		{false, true, true, muxSession{renewing: true, born: 3}},  // the session has ended
-		{false, true, false, muxSession{renewing: true, born: 4}}, // as did the connection of the renewal
-		{true, false, false, muxSession{renewing: true, born: 4}}, // which continues
+		{false, true, false, muxSession{renewing: true, born: 4}}, // the connection of the renewal has ended, too
+		{true, false, false, muxSession{renewing: true, born: 4}}, // the renewed session continues
 	} {
 		renew := s.opened(i+1, test.resumed, test.ended)
 		if renew != test.renew || s != test.want {
@@ -83,7 +83,7 @@ func TestMuxSession(t *testing.T) {
 	if want := (muxSession{begun: true, born: 4}); s != want {
 		t.Errorf("renewed: %+v, want %+v", s, want)
 	}
-	s = muxSession{begun: true} // of a State
+	s = muxSession{begun: true} // a session of a State
 	if s.opened(1, true, false) || s != (muxSession{begun: true}) {
 		t.Errorf("continued: %+v", s)
 	}

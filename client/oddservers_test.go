@@ -15,15 +15,15 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// An odd server ends the stream of a call after its first event, and does what
-// servers in use do to who comes back for the rest.
+// An odd server ends the stream of a call after its first event. A client that
+// comes back for the rest gets an answer that servers in use give.
 type odd struct {
 	t       *testing.T
 	listens atomic.Bool
 	comes   atomic.Int32
-	// How often it refuses a client that comes back.
+	// conflicts is how often the server refuses a client that comes back.
 	conflicts int32
-	rest      func(last string) string // what it sends after that event id
+	rest      func(last string) string // the events that it sends after that event id
 	aside     string                   // an event of the standalone stream, or ""
 }
 
@@ -151,7 +151,7 @@ func TestResponseUnderOldEventID(t *testing.T) {
 	}
 }
 
-// tripper is a transport that says nothing of its connections.
+// tripper is a transport that does not trace its connections.
 type tripper struct{ http.RoundTripper }
 
 // RoundTrip implements [http.RoundTripper].

@@ -16,7 +16,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A fickle server is out of reach from a time on, for a time.
+// A fickle server is out of reach for a time.
 type fickle struct {
 	from, to time.Time
 }
@@ -36,7 +36,7 @@ func (f *fickle) RoundTrip(r *http.Request) (*http.Response, error) {
 	m, err := jsonrpc.Parse([]byte(body))
 	answer := &http.Response{StatusCode: http.StatusMethodNotAllowed, Header: http.Header{}, Body: http.NoBody, ContentLength: -1, Request: r}
 	switch {
-	case err != nil: // a GET
+	case err != nil: // the request is a GET
 	case m.Kind != jsonrpc.Request:
 		answer.StatusCode = http.StatusAccepted
 	default:
@@ -51,8 +51,8 @@ func (f *fickle) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// TestOutageIsLogged has a server out of reach while calls wait for it: the log has one line when it goes, with how many wait, and one when it is
-// back.
+// TestOutageIsLogged has a server out of reach while calls wait for it. The log has one line when it goes, with the number of waiting calls, and
+// one when it is back.
 func TestOutageIsLogged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// The error response of a call that failed has the server's own message and code, and says
+// The error response of a failed call has the server's own message and code, and says
 // whether the call may have run.
 func TestFailure(t *testing.T) {
 	t.Parallel()

@@ -12,15 +12,15 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A forgetful server begins with a request anew each time that it is sent, and counts
-// its progress from 1. It cuts the connection in the middle of the first run.
+// A forgetful server runs a request anew each time that it is sent, and counts its
+// progress from 1. It cuts the connection in the middle of the first run.
 type forgetful struct {
-	ids    bool // its events have ids, and it forgets its session with the first run
-	pair   bool // it speaks HTTP+SSE
+	ids    bool // events have ids, and the server forgets the session with the first run
+	pair   bool // the server speaks HTTP+SSE
 	mu     sync.Mutex
 	runs   int
 	opened int
-	out    chan string // of the pair: events; "" ends the connection
+	out    chan string // the events of HTTP+SSE; "" ends the connection
 }
 
 const forgetfulInit = `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-06-18","capabilities":{},"serverInfo":{"name":"x","version":"1"}}}`
@@ -101,7 +101,7 @@ func (s *forgetful) servePair(w http.ResponseWriter, r *http.Request, id, token 
 	}
 }
 
-// A request that runs again is one request to the host: its progress never goes back.
+// A request that runs again is one request to the host: its progress never decreases.
 func TestProgressOfAnotherRun(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]*forgetful{

@@ -26,23 +26,22 @@ var (
 	callsFlag = flag.Int("calls", 0, "how many calls the property test makes in each; 0: as many as take about 10 s")
 )
 
-// A way is what a server offers to a client that has lost its connection, and how
-// it is spoken to.
+// A way is the transport and the ways back that a server offers to a client that has lost its connection.
 type way struct {
 	name     string
 	withheld withheld
 	server   holdfast.Options
 	revision string
-	path     string // "" stands for /mcp
+	path     string // "": /mcp
 	ws       bool
-	// lossy says that what the server says unasked may come twice, or not at all: there
-	// are no ids to know it by. It is not listened to.
+	// lossy says that notifications outside of calls may come twice, or not at all, as
+	// there are no ids to know them by. The client does not listen to them.
 	lossy bool
 }
 
 const polls = 40 * time.Millisecond
 
-// ways are all of them.
+// ways has all ways.
 var ways = []way{
 	{name: "all"},
 	{name: "all, 2025-06-18", revision: "2025-06-18"},
@@ -64,15 +63,14 @@ var ways = []way{
 	{name: "policy and ids", withheld: withheld{link: true, keys: true}},
 	{name: "keys alone", withheld: withheld{link: true, ids: true, policy: true}, lossy: true},
 	{name: "keys and ids", withheld: withheld{link: true, policy: true}},
-	// Of a later revision the server would end connections, believing that they can be
-	// resumed.
+	// With a later revision the server would end connections, as it would take them for resumable.
 	{name: "nothing", withheld: withheld{link: true, ids: true, policy: true, keys: true}, revision: "2025-06-18", lossy: true},
 	{name: "HTTP+SSE", path: "/sse"},
 	{name: "WebSocket", ws: true},
 }
 
-// Whatever becomes of the connections between our client and our server: each message arrives
-// once and in order, each tool runs once, and nothing hangs.
+// Whatever happens to the connections between our client and our server: each message arrives
+// once and in order, each tool runs once, and no call hangs.
 func TestProperty(t *testing.T) {
 	t.Parallel()
 	seed := *seedFlag
@@ -161,14 +159,14 @@ func (w *world) run(n int) {
 	workers.Wait()
 }
 
-// update says something unasked.
+// update sends a notification outside of calls.
 func (w *world) update() {
 	w.updated++
 	_ = w.server.ResourceUpdated(context.Background(), &mcp.ResourceUpdatedNotificationParams{
 		URI: "x://a", Meta: mcp.Meta{"n": w.updated}})
 }
 
-// look makes requests that are retry-safe.
+// look makes retry-safe requests.
 func (w *world) look() {
 	ctx, stop := context.WithTimeout(w.t.Context(), patience())
 	defer stop()
@@ -187,7 +185,7 @@ func (w *world) look() {
 }
 
 func (w *world) looked(what string, err error, began time.Time) {
-	// Two connections may have died without a word, one after the other.
+	// Two connections may have died without a notice, one after the other.
 	if err != nil && time.Since(began) < 2*answerTimeout {
 		w.t.Errorf("%s: %s: %v", w.way.name, what, err)
 	}
@@ -196,7 +194,7 @@ func (w *world) looked(what string, err error, began time.Time) {
 // closeTimeout is how long the client waits for the server to end a session.
 const closeTimeout = 5 * time.Second
 
-// call makes a call and looks at what has come of it.
+// call makes a call and checks its result and messages.
 func (w *world) call(c *called, tool string) {
 	if w.t.Failed() {
 		return
@@ -230,7 +228,7 @@ func (w *world) call(c *called, tool string) {
 	if n := c.runs.Load(); n != 1 {
 		w.wrong(c, "it ran %d times", n)
 	}
-	// The official client gives out responses ahead of notifications that came before.
+	// The official client hands out responses ahead of earlier notifications.
 	eventually(ctx, func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -241,7 +239,7 @@ func (w *world) call(c *called, tool string) {
 	w.inOrder(c, true)
 }
 
-// cancel makes a call that nobody wants any more after a while.
+// cancel makes a call, and cancels it after a while.
 func (w *world) cancel(c *called, tool string, after time.Duration) {
 	ctx, stop := context.WithTimeout(w.t.Context(), after)
 	defer stop()
@@ -257,7 +255,7 @@ func (w *world) cancel(c *called, tool string, after time.Duration) {
 	w.inOrder(c, false)
 }
 
-// eventually waits until something is so, or ctx is done.
+// eventually waits until so returns true, or ctx is done.
 func eventually(ctx context.Context, so func() bool) bool {
 	t := time.NewTicker(2 * time.Millisecond)
 	defer t.Stop()
@@ -271,7 +269,7 @@ func eventually(ctx context.Context, so func() bool) bool {
 	return true
 }
 
-// inOrder looks at what a call has said: all of it, or the beginning. c.mu is held.
+// inOrder checks that a call's messages are all of its messages, or the first of them. c.mu is held.
 func (w *world) inOrder(c *called, all bool) {
 	for i, n := range c.progress {
 		if n != float64(i+1) {
@@ -297,14 +295,13 @@ func (w *world) inOrder(c *called, all bool) {
 	}
 }
 
-// mayBeUnknown says whether the client may have no way to know what became of a
-// call.
+// mayBeUnknown says whether the client may be unable to learn the outcome of a call.
 func (w *world) mayBeUnknown(c *called, after time.Duration) bool {
 	if w.way.ws || w.way.path == "" && !w.way.withheld.keys {
 		return false // with a key the request can be sent again
 	}
 	if after >= answerTimeout || w.way.path != "" && after >= connectTimeout {
-		return true // on a busy machine, or one that stood still
+		return true // the machine was busy, or stood still
 	}
 	return w.faultProxy.hurt(c.number, func(p *post) bool {
 		head, body, whole := bytes.Cut(p.passed, []byte("\r\n\r\n"))
@@ -312,14 +309,14 @@ func (w *world) mayBeUnknown(c *called, after time.Duration) bool {
 		hasID := !withheld.ids && hasID.Match(body)
 		switch {
 		case p.reset:
-			return true // what came through may have been lost behind it
+			return true // bytes that were passed on may have been lost behind the cut
 		case w.way.path != "":
-			return !whole // the answer comes elsewhere
+			return !whole // the response comes on another connection
 		case !whole || !bytes.Contains(head, []byte("event-stream")):
 			return true
 		case !withheld.link:
-			// A server that believes that it was heard waits for an answer, and who has no
-			// id can't tell it otherwise: SEP-1335 has no word for that.
+			// A server that believes that its message was read waits for an answer. A
+			// client without an id cannot correct it: SEP-1335 has no means for that.
 			return !hasID && c.plan.asks() > 0
 		case hasID:
 			return false
@@ -338,18 +335,17 @@ func (w *world) wrong(c *called, format string, args ...any) {
 	w.t.Errorf("%s: call %d (%v): %s", w.way.name, c.number, c.plan, fmt.Sprintf(format, args...))
 }
 
-// end ends the session and looks at what is left.
+// end ends the session and checks that nothing is left.
 func (w *world) end() {
 	w.faultProxy.bad.Store(0)
 	ctx, stop := context.WithTimeout(w.t.Context(), patience())
 	defer stop()
-	// Who does not say that it can resume, and has no id yet, can't say that it has
-	// heard nothing.
+	// A client that does not declare that it can resume, and has no id yet, cannot
+	// tell the server that it has read no message.
 	late := func() bool {
 		return w.way.withheld.policy && w.faultProxy.hurt(standalone, func(p *post) bool { return p.reset || !hasID.Match(p.passed) })
 	}
-	// What is said unasked comes when it comes. If all of it may be lost more is said,
-	// until something comes.
+	// Updates come at any time. If all of them may be lost, more are sent, until one comes.
 	said := time.Now()
 	ok := w.way.lossy || eventually(ctx, func() bool {
 		if late() && time.Since(said) > time.Second {
@@ -370,8 +366,7 @@ func (w *world) end() {
 	}
 	w.mu.Unlock()
 	if w.way.path != "" {
-		// A session of HTTP+SSE can't be ended by its client, nor what waits there for an
-		// answer that is still on its way.
+		// An HTTP+SSE client cannot end its session, nor a call there that waits for an answer on its way.
 		eventually(ctx, func() bool {
 			return !slices.ContainsFunc(w.calls, func(c *called) bool { return c.runs.Load() != c.ended.Load() })
 		})
@@ -380,7 +375,7 @@ func (w *world) end() {
 	if err := w.session.Close(); err != nil && time.Since(began) < closeTimeout {
 		w.t.Errorf("close: %v", err)
 	} else if err != nil {
-		// On a machine that stood still the server may not have been told.
+		// If the machine stood still, the server may not have got the DELETE.
 		for s := range w.server.Sessions() {
 			_ = s.Close()
 		}
@@ -388,13 +383,13 @@ func (w *world) end() {
 	w.dials.CloseIdleConnections()
 	left := func() (n int) {
 		for s := range w.server.Sessions() {
-			if s.ID() != "" { // else it is Holdfast's own, for modern requests such as server/discover
+			if s.ID() != "" { // a session without an id is Holdfast's own, for modern requests such as server/discover
 				n++
 			}
 		}
 		return n
 	}
-	// A session of HTTP+SSE can't be ended by its client.
+	// An HTTP+SSE client cannot end its session.
 	if w.way.path == "" && !eventually(ctx, func() bool { return left() <= w.faultProxy.orphans }) {
 		w.t.Errorf("%d sessions are left, and at most %d were begun by nobody", left(), w.faultProxy.orphans)
 	}

@@ -16,14 +16,14 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A script is a server that follows a proposal to the letter and offers nothing
-// else. serve takes what is about the call; the opening is done here.
+// A script is a server that follows a proposal to the letter and offers nothing else. serve
+// takes the requests about the call. The script itself answers those that open the session.
 type script struct {
 	t     *testing.T
 	serve func(w http.ResponseWriter, r *http.Request, body []byte)
 
 	mu   sync.Mutex
-	seen []string // the requests, in a line each
+	seen []string // the requests, one per line
 }
 
 func (s *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -59,7 +59,7 @@ func (s *script) asked(want ...string) {
 	}
 }
 
-// stream begins an event stream with what it says, and hangs up.
+// stream begins an event stream with the text, and hangs up.
 func stream(w http.ResponseWriter, link string, text string) {
 	if link != "" {
 		w.Header().Set("Link", `</other>; rel="next", <`+link+`>; rel="stream"; title="a, b"`)
@@ -113,12 +113,11 @@ func TestStreamURL(t *testing.T) {
 	s.asked("POST /mcp tools/call", "GET /stream/1", "GET /stream/1 after e1")
 }
 
-// As long as the host does not have the response, the State leads to it: it never says that the
-// response was received.
+// As long as the host does not have the response, the State leads to it: no State says that the response was received.
 func TestStateBeforeAnswer(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		link, text string // of the stream
+		link, text string // the stream's link and text
 		want       string // the last event id of each State in turn, where it changes
 	}{
 		"primed":     {"", "id: e1\ndata:\n\nid: e2\n" + data(result), "e1"},
@@ -128,7 +127,7 @@ func TestStateBeforeAnswer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var conn atomic.Pointer[client.Conn]
-			var said []string // by the one goroutine that reads the stream
+			var said []string // written only by the goroutine that reads the stream
 			s := &script{t: t, serve: func(w http.ResponseWriter, _ *http.Request, _ []byte) { stream(w, test.link, test.text) }}
 			a := newRaw(t, mcptest.Serve(t, s)+"/mcp", client.Options{NoListen: true, Changed: func() {
 				c := conn.Load()
@@ -152,11 +151,11 @@ func TestStateBeforeAnswer(t *testing.T) {
 	}
 }
 
-// A State says that all of a stream was received, and its process did not pass the response on:
-// the next one asks for the whole stream, once.
+// A State may say that a whole stream was received, although its process did not pass the
+// response on. The next process then asks for the whole stream, once.
 func TestFromStart(t *testing.T) {
 	t.Parallel()
-	for _, forgot := range []bool{false, true} { // the server has nothing from the start either
+	for _, forgot := range []bool{false, true} { // whether the server has forgotten the whole stream
 		t.Run(fmt.Sprintf("forgot=%v", forgot), func(t *testing.T) {
 			t.Parallel()
 			s := &script{t: t, serve: func(w http.ResponseWriter, r *http.Request, _ []byte) {
@@ -183,8 +182,8 @@ func question(id, text string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"elicitation/create","params":{"message":%q,"requestedSchema":{"type":"object","properties":{}}}}`, id, text)
 }
 
-// A server that ends the connection to wait for replies gets all of them at once, at the stream
-// URL, after it has answered 204 (SEP-1335, "Multi-turn requests").
+// A server that ends the connection to wait for replies gets all of them in one POST to the
+// stream URL, after it has answered 204 (SEP-1335, "Multi-turn requests").
 func TestMultiTurn(t *testing.T) {
 	t.Parallel()
 	turn := 0
@@ -199,9 +198,9 @@ func TestMultiTurn(t *testing.T) {
 			stream(w, "/s/1", "retry: 1\n"+data(question(`"a"`, "first"), question("7", "second")))
 		case 2, 5:
 			w.WriteHeader(http.StatusNoContent)
-		case 3: // the answers
+		case 3: // the POST of the answers
 			stream(w, "/s/2", data(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"1"}}`))
-		case 4: // and one more in the second
+		case 4: // a further question in the second turn
 			stream(w, "", data(question(`"c"`, "third")))
 		case 6:
 			stream(w, "/s/3", "")
@@ -226,7 +225,7 @@ func TestMultiTurn(t *testing.T) {
 	}
 }
 
-// While the host takes its time to reply, no connection is held.
+// While the host takes its time to reply, the client holds no connection.
 func TestMultiTurnSlowly(t *testing.T) {
 	t.Parallel()
 	turn := 0
@@ -252,8 +251,7 @@ func TestMultiTurnSlowly(t *testing.T) {
 	s.asked("POST /mcp tools/call", "GET /s/1", "POST /s/1")
 }
 
-// Replies that may have been lost are sent again when the server says that it still waits, and
-// not before.
+// Replies that may have been lost are sent again when the server says that it still waits, and not before.
 func TestMultiTurnCut(t *testing.T) {
 	t.Parallel()
 	turn := 0
@@ -311,8 +309,8 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// A server without event ids sends everything again when a call is resumed by its token
-// (SEP-975, "Streamable HTTP"): the host gets each message and each request once.
+// A server without event ids sends all messages again when a call is resumed by its
+// token (SEP-975, "Streamable HTTP"): the host gets each message and each request once.
 func TestTokenRepeats(t *testing.T) {
 	t.Parallel()
 	turn := 0
@@ -400,7 +398,7 @@ func TestStatusByToken(t *testing.T) {
 	s.asked("POST /mcp tools/call", "POST /mcp requests/getStatus")
 }
 
-// A call whose token the server does not know any more ends.
+// When the server does not know the token of a call any more, the call ends.
 func TestTokenExpired(t *testing.T) {
 	t.Parallel()
 	turn := 0

@@ -19,8 +19,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// When the server has ended the session, a new one begins, and the user is told which calls are
-// lost.
+// When the server has ended the session, the client begins a new one, and the user learns which calls are lost.
 func TestNewSession(t *testing.T) {
 	t.Parallel()
 	var handler atomic.Pointer[holdfast.Handler]
@@ -29,7 +28,7 @@ func TestNewSession(t *testing.T) {
 	end := func(h *holdfast.Handler) {
 		if h != nil {
 			ctx, stop := context.WithCancel(context.Background())
-			stop() // without waiting for anybody
+			stop() // without waiting for requests in flight
 			_ = h.Shutdown(ctx)
 		}
 	}
@@ -116,8 +115,7 @@ func TestNewSessionWhileAsked(t *testing.T) {
 	}
 }
 
-// A late reply to a request of a session that has ended does not answer another request with
-// the same id.
+// A late reply to a request of an ended session does not answer another request with the same id.
 func TestStaleServerRequest(t *testing.T) {
 	t.Parallel()
 	var gone atomic.Bool
@@ -152,7 +150,7 @@ func TestStaleServerRequest(t *testing.T) {
 	a.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
 	old := asked()
 	gone.Store(true)
-	a.send(`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"x"}}`) // finds the session gone
+	a.send(`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"x"}}`) // the server refuses it, as the session has ended
 	fresh := asked()
 	if string(old.ID) == string(fresh.ID) {
 		t.Fatalf("two questions are both called %s", fresh.ID)

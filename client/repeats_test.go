@@ -6,11 +6,11 @@ import (
 	"testing"
 )
 
-// What a stream without event ids sends again is dropped, and nothing else.
+// Messages that a stream without event ids sends again are dropped, and no others.
 func TestRepeats(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ name, says, want string }{
-		// At a | the stream is asked for again, and at a > it is given answers.
+		// At a | the stream is asked for again, and at a > the client sends answers.
 		{"from its beginning", "abc|abcd", "abcd"},
 		{"from its beginning, twice", "ab|abc|abcd", "abcd"},
 		{"cut while it repeats", "abc|ab|abcd", "abcd"},
@@ -18,13 +18,13 @@ func TestRepeats(t *testing.T) {
 		{"what is new only", "abc|def", "abcdef"},
 		{"nothing new", "abc|abc", "abc"},
 		{"the same again, live", "aaa", "aaa"},
-		{"the same again, after its beginning", "xaa|aa", "xaaaa"}, // which of them can't be known: none is dropped
+		{"the same again, after its beginning", "xaa|aa", "xaaaa"}, // it cannot be known which a came again: none is dropped
 		{"the same again, from the beginning", "xaa|xaaa", "xaaa"},
 		{"a repetition that breaks off", "abc|abz|abzy", "abczy"},
 		{"nothing before", "|ab", "ab"},
 		{"another stream", "ab>cd|cde", "abcde"},
 		{"another stream, cut before it spoke", "ab>|cd|cd", "abcd"},
-		{"another stream that begins alike", "xab>xcd|xcde", "xabcde"}, // which looks like the first
+		{"another stream that begins alike", "xab>xcd|xcde", "xabcde"}, // its beginning looks like that of the first stream
 		{"the same stream", "ab>abc|abcd", "abcd"},
 		{"turn by turn", "ab>cb>eb|ebf", "abcbebf"},
 	} {
@@ -47,7 +47,7 @@ func TestRepeats(t *testing.T) {
 	}
 }
 
-// However many messages a stream brings, what is remembered of it is bounded.
+// However many messages a stream brings, the record of them is bounded.
 func TestRepeatsBounded(t *testing.T) {
 	t.Parallel()
 	var told repeats

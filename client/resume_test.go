@@ -61,8 +61,8 @@ func TestWebSocketResume(t *testing.T) {
 	}
 }
 
-// Over one connection for everything, a resumed call and a new one must not have the same id:
-// the second is refused, and the first is not disturbed.
+// On a connection that all calls share, a resumed call and a new one must not have the same
+// id: the second is refused, and the first is not disturbed.
 func TestWebSocketResumeSameID(t *testing.T) {
 	t.Parallel()
 	resumed, on := make(chan struct{}, 1), make(chan struct{})
@@ -147,7 +147,7 @@ func continuedThenRead(t *testing.T, hello string) {
 	}
 }
 
-// A request that has not left, because there was no connection, is sent again over another, also
+// A request that was not sent, because there was no connection, is sent again over another, also
 // where the server offers no way back.
 func TestUnsentIsSentAgain(t *testing.T) {
 	t.Parallel()
@@ -175,8 +175,8 @@ func TestUnsentIsSentAgain(t *testing.T) {
 	}
 }
 
-// A call that one official client began is finished by another, in a process that has nothing
-// but its CallState, and a session and ids of its own.
+// A call that one official client began is finished by another. That one has only the
+// CallState, in a process, a session and with ids of its own.
 func TestResumeOfficial(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)
@@ -230,9 +230,8 @@ func TestResumeOfficial(t *testing.T) {
 	}
 }
 
-// A call that is resumed by a Conn with a session of its own is found in the session that it
-// runs in: an event id means nothing in another, and under a key that the other does not know
-// the tool would run a second time.
+// A Conn with a session of its own resumes a call of another session. It looks for the call in that
+// session: there the event id has its meaning, and under its key the tool does not run a second time.
 func TestResumeForeign(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -261,7 +260,7 @@ func TestResumeForeign(t *testing.T) {
 			if err != nil || m.Error != nil || g.runs.Load() != 1 {
 				t.Errorf("%s, %v, after %d runs", m.Raw, err, g.runs.Load())
 			}
-			// The end of its session is not the end of that of the others.
+			// The end of the call's session does not end the session of the Conn's other calls.
 			call.Session = "gone"
 			before := b.SessionID()
 			if m, err := b.Resume(ctx, call); err != nil || !strings.Contains(string(m.Error), "outcome unknown") {
@@ -275,8 +274,8 @@ func TestResumeForeign(t *testing.T) {
 	}
 }
 
-// An official client over a WebSocket resumes another one's call by its token alone. One over
-// HTTP+SSE can't, and returns an error. A State among its options changes nothing.
+// An official client over a WebSocket resumes another one's call by its token alone. A client
+// over HTTP+SSE cannot, and returns an error. A State among its options changes nothing.
 func TestTransportResumesOverMux(t *testing.T) {
 	t.Parallel()
 	server, open := mcp.NewServer(impl, nil), make(chan struct{})

@@ -12,8 +12,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// If a server cuts the connection of each first request, retry-safe requests are sent again,
-// and nothing else: neither a tool call nor a vendor's method.
+// When a server cuts the connection of each first request, only retry-safe requests are sent
+// again: no tool calls, and no requests of a vendor's method.
 func TestRetrySafeIsSentAgain(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex

@@ -2,7 +2,7 @@ package client
 
 import "testing"
 
-// A session is begun, lost and begun again; what was said of the old one is forgotten.
+// A session is begun, lost and begun again, which forgets the old session's id, revision and capabilities.
 func TestSessionState(t *testing.T) {
 	t.Parallel()
 	result := []byte(`{"capabilities":{"experimental":{"holdfast/idempotencyKey":{}}}}`)

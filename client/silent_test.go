@@ -19,8 +19,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A mutable makes connections that can all be silenced: nothing is said on them any more, as where a NAT has forgotten
-// them or a machine has lost its power.
+// A mutable makes connections that can all be silenced: no bytes pass any more, as where a NAT has forgotten them or a machine has lost its power.
 type mutable struct {
 	dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
@@ -28,7 +27,7 @@ type mutable struct {
 	conns []*muted
 }
 
-// A muted is one of these connections.
+// A muted is a connection of a mutable.
 type muted struct {
 	net.Conn
 	silent chan struct{}
@@ -48,7 +47,7 @@ func (m *mutable) DialContext(ctx context.Context, network, addr string) (net.Co
 	return s, nil
 }
 
-// silence silences the connections that there are.
+// silence silences the present connections.
 func (m *mutable) silence() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -80,21 +79,19 @@ func (c *muted) Write(p []byte) (int, error) {
 	}
 }
 
-// Close implements [net.Conn]. The other side hears nothing of it once the connection is silent, but in a test its
-// goroutines are to end.
+// Close implements [net.Conn]. The other side does not notice it once the connection is silent, but in a test its goroutines have to end.
 func (c *muted) Close() error {
 	c.once.Do(func() { close(c.closed) })
 	return c.Conn.Close()
 }
 
-// A connection that dies without a word is replaced within 40 s, and a request that nothing is heard of is sent again
-// after 10 s.
+// A connection that dies without a notice is replaced within 40 s. A request without any answer is sent again after 10 s.
 func TestSilentConnections(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		before, after time.Duration // when the connections die, after the call is sent, or before that
+		before, after time.Duration // how long before, or after, the call is sent the connections die
 		method        string
-		within        time.Duration // in which the client has the response, after that
+		within        time.Duration // the time from then to the response
 	}{
 		"in mid-call":         {after: 7 * time.Second, method: `"tools/call","params":{"name":"work"}`, within: 40 * time.Second},
 		"while idle":          {before: 7 * time.Second, method: `"tools/call","params":{"name":"work"}`, within: 12*time.Second + worksFor},
@@ -126,7 +123,7 @@ func TestSilentConnections(t *testing.T) {
 				say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 				time.Sleep(time.Second)
 				say(`{"jsonrpc":"2.0","id":"ping","method":"ping"}`)
-				awaitAnswer(t, c, `"ping"`) // so that a connection is kept for the next request, beside the standalone stream's
+				awaitAnswer(t, c, `"ping"`) // keeps a connection for the next request, beside that of the standalone stream
 				if test.before > 0 {
 					time.Sleep(test.before)
 					m.silence()
@@ -151,7 +148,7 @@ func TestSilentConnections(t *testing.T) {
 	}
 }
 
-// worksFor is how long the tool of a test works: longer than it takes to notice that a connection is dead would hide that.
+// worksFor is how long the test's tool works. A longer time would hide that a dead connection is noticed late.
 const worksFor = 20 * time.Second
 
 func mustParse(t *testing.T, text string) jsonrpc.Message {

@@ -4,8 +4,8 @@ import (
 	"testing"
 )
 
-// What a server has continued on the standalone stream, because it took the call's connection
-// for lost, is not delivered again when that connection is read after all.
+// A server may take a call's connection for lost, and continue the call on the standalone stream.
+// Messages that came there are not delivered again when that connection is read after all.
 func TestContinuedOnStandaloneStream(t *testing.T) {
 	t.Parallel()
 	for name, hello := range map[string]string{"ours": keyedGreeting, "another": greeting} {

@@ -2,8 +2,7 @@ package client
 
 import "testing"
 
-// Every state with every event: what the table of standaloneState does not list changes
-// nothing.
+// Every state meets every event: an event outside of the table of standaloneState changes nothing.
 func TestStandaloneState(t *testing.T) {
 	t.Parallel()
 	type key struct {

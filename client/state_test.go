@@ -24,11 +24,11 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// raw is a host that speaks JSON.
+// raw is a host that sends and receives JSON.
 type raw struct {
 	*client.Conn
 	t     *testing.T
-	heard map[string]int // notifications, by method
+	heard map[string]int // the number of notifications, by method
 }
 
 func newRaw(t *testing.T, url string, opts client.Options) *raw {
@@ -65,7 +65,7 @@ func (r *raw) answer(id string) jsonrpc.Message {
 	return r.until(func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Response && string(m.ID) == id })
 }
 
-// taken waits until the server has a call.
+// taken waits until the server has got a call.
 func (r *raw) taken(id string) {
 	r.t.Helper()
 	ctx, stop := context.WithTimeout(r.t.Context(), soon)
@@ -90,7 +90,7 @@ func (r *raw) open() {
 type gate struct {
 	url     string
 	runs    atomic.Int32
-	serving atomic.Int32 // requests
+	serving atomic.Int32 // the number of requests
 	open    chan struct{}
 }
 
@@ -128,8 +128,7 @@ func newGate(t *testing.T) *gate {
 	return g
 }
 
-// A call is begun by one Conn and finished by another, which has only the first one's State,
-// whichever ways back are in it.
+// A call is begun by one Conn and finished by another, which has only the first one's State, with any of the ways back.
 func TestContinue(t *testing.T) {
 	t.Parallel()
 	for name, forget := range map[string]func(*client.State){
@@ -181,7 +180,7 @@ func TestContinue(t *testing.T) {
 			}
 			want := "2"
 			if s.Calls[0].LastEventID == "" {
-				want = "1 2" // nobody knows that the first one has arrived
+				want = "1 2" // the State does not say that the first message has arrived
 			}
 			if got := strings.Join(progress, " "); got != want {
 				t.Errorf("progress %s, want %s", got, want)
@@ -193,7 +192,7 @@ func TestContinue(t *testing.T) {
 	}
 }
 
-// A server request to which one Conn has not replied comes to the next one, which replies.
+// A server request without a reply of one Conn comes to the next one, which replies.
 func TestContinueServerRequest(t *testing.T) {
 	t.Parallel()
 	server := mcp.NewServer(&mcp.Implementation{Name: "asks", Version: "1"}, nil)
@@ -257,8 +256,8 @@ func TestStateBeforeSending(t *testing.T) {
 	}
 }
 
-// A call that the server has, and of which it has sent nothing yet, is continued under its
-// idempotency key: the State is enough at any time.
+// A call that the server has, before its first message, is continued under its idempotency
+// key: the State is enough at any time.
 func TestContinueByKey(t *testing.T) {
 	t.Parallel()
 	t.Run("http", func(t *testing.T) {
@@ -299,7 +298,7 @@ func TestContinueByKey(t *testing.T) {
 		a.open()
 		a.send(`{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{"name":"wait","arguments":{}}}`)
 		first := <-keys
-		a.send(`{"jsonrpc":"2.0","id":1,"method":"ping"}`) // by its answer the call has been written
+		a.send(`{"jsonrpc":"2.0","id":1,"method":"ping"}`) // its answer shows that the call has been written
 		a.answer("1")
 		s := a.State()
 		a.Detach()
@@ -313,15 +312,15 @@ func TestContinueByKey(t *testing.T) {
 	})
 }
 
-// behind returns where the server is to be found that does not offer all that it does.
+// behind returns the URL of a proxy that withholds some of the server's ways back.
 func (g *gate) behind(t *testing.T, s withheld) string {
 	t.Helper()
 	u := mcptest.Must(url.Parse(g.url))(t)
 	return mcptest.Serve(t, s.wrap(httputil.NewSingleHostReverseProxy(u)))
 }
 
-// Over HTTP+SSE no call can be asked for. One that the server has continues. The outcome of one
-// that the process before may not have sent is unknown, at once.
+// Over HTTP+SSE no call can be resumed. A call that the server has continues. The outcome of a
+// call that the process before may not have sent is unknown, at once.
 func TestHTTPSSEMaybeSent(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)
@@ -344,8 +343,8 @@ func TestHTTPSSEMaybeSent(t *testing.T) {
 	}
 }
 
-// A call that is in flight when a Conn is detached stays in its State: a response that comes
-// between the two would be lost.
+// A call in flight stays in the State of a detached Conn: the Conn would lose a response
+// that comes while it detaches.
 func TestStateAfterDetach(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range []string{"http", "ws"} {

@@ -9,7 +9,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// The status of a call is returned without taking its messages.
+// A client can get the status of a call without taking its messages.
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)
@@ -33,7 +33,7 @@ func TestStatus(t *testing.T) {
 	}
 	close(g.open)
 	for ask().Status == "processing" {
-		time.Sleep(time.Millisecond) // there is nothing to wait on: that is what this is for
+		time.Sleep(time.Millisecond) // there is no event to wait on
 	}
 	if got := ask(); got.Status != "completed" || !got.HasPendingMessage {
 		t.Errorf("%+v", got)

@@ -13,8 +13,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A taskServer makes a task of each call. Its states follow each other, one for each poll
-// that is not cut; the last one stays.
+// newTaskServer returns a server that makes a task of each call. The task's states follow
+// each other, one for each poll that is not cut. The last state stays.
 func newTaskServer(t *testing.T, states ...string) *modernServer {
 	t.Helper()
 	var mu sync.Mutex
@@ -41,7 +41,7 @@ func newTaskServer(t *testing.T, states ...string) *modernServer {
 
 const taskCall = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x",` + meta + `}}`
 
-// A call that becomes a task is followed to its end, over cuts. The host gets its response.
+// The client follows a call that becomes a task to its end, over cuts. The host gets its response.
 func TestTask(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ state, want string }{
@@ -82,7 +82,7 @@ func TestTask(t *testing.T) {
 	}
 }
 
-// A task that needs input gets it from the host, once for each key.
+// The host gives a task the input that it needs, once for each key.
 func TestTaskInput(t *testing.T) {
 	t.Parallel()
 	const asks = `"status":"input_required","inputRequests":{"b":{"method":"elicitation/create","params":{"message":"name?"}}}`
@@ -109,7 +109,7 @@ func TestTaskInput(t *testing.T) {
 	}
 }
 
-// A task is cancelled by tasks/cancel, and another Conn continues one that was left.
+// A task is cancelled by tasks/cancel. A Conn continues a task that another Conn has left.
 func TestTaskLeftAndCancelled(t *testing.T) {
 	t.Parallel()
 	s := newTaskServer(t, `"status":"working"`)
@@ -141,7 +141,7 @@ func TestTaskLeftAndCancelled(t *testing.T) {
 	}
 }
 
-// A host that knows tasks gets the handle, and one whose call is not a task gets its result.
+// A host that knows tasks gets the handle, or the result where its call is not a task.
 func TestTaskOfHost(t *testing.T) {
 	t.Parallel()
 	s := newTaskServer(t, `"status":"working"`)
@@ -157,8 +157,7 @@ func TestTaskOfHost(t *testing.T) {
 	}
 }
 
-// A server that does not know the task any more leaves the outcome unknown. An internal error
-// may pass.
+// When the server does not know the task any more, the outcome is unknown. An internal error may pass.
 func TestTaskForgotten(t *testing.T) {
 	t.Parallel()
 	s := newModernServer(t, func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message, n int) {
@@ -178,7 +177,7 @@ func TestTaskForgotten(t *testing.T) {
 	}
 }
 
-// The host answers what a modern server asks, and the request is made again with that.
+// The host answers a modern server's questions, and the request is made again with the answers.
 func TestRounds(t *testing.T) {
 	t.Parallel()
 	s := newModernServer(t, func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message, n int) {
@@ -214,7 +213,7 @@ func TestRounds(t *testing.T) {
 		t.Errorf("%s %s", got[1].ID, got[2].Raw)
 	}
 
-	// A host that can't answer is told; the outcome is known.
+	// A host that cannot answer gets an error with a known outcome.
 	s = newModernServer(t, func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message, _ int) {
 		answerJSON(w, 200, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"input_required","inputRequests":{"b":{"method":"roots/list"}}}}`, m.ID)
 	})

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// trace keeps what everybody had to say, for a test that fails.
+// trace keeps the log lines of the client, the server and the proxy, for a test that fails.
 type trace struct {
 	mu    sync.Mutex
 	from  time.Time
@@ -28,7 +28,7 @@ func (t *trace) addf(format string, args ...any) {
 	t.lines = append(t.lines, fmt.Sprintf("%8.3f %s", time.Since(t.from).Seconds(), text))
 }
 
-// mostLines is how much of a trace a test prints.
+// mostLines is how many lines of a trace a test prints.
 const mostLines = 50
 
 // print prints the end of the trace. All of it is an artifact of the test (-artifacts).

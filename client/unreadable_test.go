@@ -12,8 +12,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// Over a connection that all calls share, an answer that breaks JSON or JSON-RPC a little is read, or ends its call with an
-// error that quotes it. Noise ends no call.
+// All calls share a connection. An answer that breaks JSON or JSON-RPC a little is read, or ends its call with an error
+// that quotes it. Bytes that are no answer end no call.
 func TestUnreadableAnswers(t *testing.T) {
 	t.Parallel()
 	const result = `{"content":[]}`
@@ -23,7 +23,7 @@ func TestUnreadableAnswers(t *testing.T) {
 	}
 	for name, of := range map[string]struct {
 		texts string // with ID for the id of the call
-		want  string // is in the answer
+		want  string // a part of the answer
 	}{
 		"an id as a string":       {`{"jsonrpc":"2.0","id":"ID","result":` + result + `}`, result},
 		"an id as a fraction":     {`{"jsonrpc":"2.0","id":ID.0,"result":` + result + `}`, result},
@@ -53,7 +53,7 @@ func TestUnreadableAnswers(t *testing.T) {
 	}
 }
 
-// dialOddWebSocket returns a client of a server that says what say returns to the call of a tool with an id.
+// dialOddWebSocket returns a client of a server over a WebSocket. The server answers a tool call with the messages that say returns for the call's id.
 func dialOddWebSocket(t *testing.T, say func(id string) []string) *raw {
 	url, _ := wsSessions(t, func(int32) string { return "s" }, func(ws *websocket.Conn, _ int32, m jsonrpc.Message) bool {
 		for _, text := range oddly(m, say) {
@@ -64,7 +64,7 @@ func dialOddWebSocket(t *testing.T, say func(id string) []string) *raw {
 	return newRaw(t, url, client.Options{})
 }
 
-// oddly returns what such a server says to a message.
+// oddly returns such a server's answer to a message.
 func oddly(m jsonrpc.Message, say func(id string) []string) []string {
 	switch {
 	case m.Kind != jsonrpc.Request:
@@ -75,7 +75,7 @@ func oddly(m jsonrpc.Message, say func(id string) []string) []string {
 	return []string{fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, m.ID)}
 }
 
-// dialOddSSE does the same over HTTP+SSE.
+// dialOddSSE is dialOddWebSocket over HTTP+SSE.
 func dialOddSSE(t *testing.T, say func(id string) []string) *raw {
 	url := mcptest.Serve(t, &mcptest.Server{New: func() mcptest.Script {
 		return func(m jsonrpc.Message, _ func(string)) string {

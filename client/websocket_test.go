@@ -14,8 +14,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A message of the server that is too large fails the call that it responds to, and nothing
-// else.
+// A message of the server that is too large fails the call that it responds to, and no other call.
 func TestWebSocketTooLarge(t *testing.T) {
 	t.Parallel()
 	url, dials := wsServer(t, func(ws *websocket.Conn, _ int32, m jsonrpc.Message) bool {
@@ -63,25 +62,25 @@ func TestWebSocketRequestTooLarge(t *testing.T) {
 	if m := r.answer("2"); !strings.Contains(string(m.Error), "as large as this") || strings.Contains(string(m.Error), "outcome unknown") {
 		t.Errorf("%.300s", m.Raw)
 	}
-	// A response that is too large becomes an error.
+	// A response of the host that is too large becomes an error.
 	r.send(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept","content":{"name":%q}}}`, question.ID, strings.Repeat("x", 1<<20))
 	if m := r.answer("1"); !strings.Contains(string(m.Raw), "as large as this") {
 		t.Errorf("%.300s", m.Raw)
 	}
 }
 
-// A reply that was lost is sent again, however many there were before it. One that the server
-// has is not, and neither are replies to pings.
+// A lost reply is sent again, however many replies came before it. A reply that the server
+// has is not sent again, and neither are replies to pings.
 func TestWebSocketReplies(t *testing.T) {
 	t.Parallel()
 	const many = 1100
-	// The client asks, one ping after the other, what the server has. A ping that comes
-	// after an answer may be about what was written before that. Each further question
-	// waits for one more: the second of these is about all of the many answers, and the
-	// third says that the second was answered.
+	// The client asks with pings, one after the other, which answers the server has. A
+	// ping that comes after an answer may be about earlier answers. Each further
+	// question waits for one more ping: the second of these is about all of the many
+	// answers, and the third shows that the second question was answered.
 	const more = 3
 	var heard, again atomic.Int32
-	asked, due := 0, false // on the goroutine that reads
+	asked, due := 0, false // used only by the goroutine that reads
 	ask := func(ws *websocket.Conn) {
 		id := "more"
 		if due, asked = false, asked+1; asked > more {
@@ -101,7 +100,7 @@ func TestWebSocketReplies(t *testing.T) {
 			ask(ws)
 		case m.Kind != jsonrpc.Response:
 		case id == "last" && n == 1:
-			return false // as if it had been lost with the connection
+			return false // as if the answer had been lost with the connection
 		case id == "last":
 			close(done)
 		case n > 1:

@@ -10,7 +10,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// withheld is a server that does not offer some of the ways back to a call.
+// withheld lists the ways back to a call that a server does not offer.
 type withheld struct {
 	link   bool // no stream URL
 	ids    bool // no event ids
@@ -36,8 +36,7 @@ func (s withheld) wrap(h http.Handler) http.Handler {
 	})
 }
 
-// deafTo returns a body in which the client does not say that it knows resume
-// tokens.
+// deafTo returns a body in which the client does not declare that it knows resume tokens.
 func deafTo(body io.ReadCloser) io.ReadCloser {
 	text, err := io.ReadAll(body)
 	if err != nil {
@@ -46,13 +45,13 @@ func deafTo(body io.ReadCloser) io.ReadCloser {
 	return io.NopCloser(bytes.NewReader(bytes.Replace(text, []byte(`"resumableRequests":`), []byte(`"resumableRequestz":`), 1)))
 }
 
-// stripper takes out of a response what is not offered.
+// stripper removes the withheld ways back from a response.
 type stripper struct {
 	http.ResponseWriter
 	withheld
 	events bool
 	began  bool
-	rest   []byte // of an event, or of JSON
+	rest   []byte // the incomplete part of an event, or of JSON
 }
 
 func (s *stripper) Unwrap() http.ResponseWriter { return s.ResponseWriter }
@@ -99,7 +98,7 @@ func (s *stripper) Write(p []byte) (int, error) {
 	}
 }
 
-// event returns what is left of the lines of an event.
+// event removes the withheld lines from an event.
 func (s *stripper) event(text []byte) []byte {
 	var out []byte
 	for line := range bytes.Lines(text) {
@@ -116,7 +115,7 @@ func (s *stripper) event(text []byte) []byte {
 	return out
 }
 
-// message returns what is left of a message.
+// message removes the withheld members from a message.
 func (s *stripper) message(data []byte) []byte {
 	if s.keys && jsonrpc.Field(data, "result", "capabilities", "experimental", "holdfast/idempotencyKey") != nil {
 		data, _ = jsonrpc.Set(data, []byte("{}"), "result", "capabilities", "experimental")
@@ -124,7 +123,7 @@ func (s *stripper) message(data []byte) []byte {
 	return data
 }
 
-// FlushError implements what http.ResponseController looks for.
+// FlushError implements the method that http.ResponseController looks for.
 func (s *stripper) FlushError() error {
 	if !s.events {
 		return nil
@@ -132,7 +131,7 @@ func (s *stripper) FlushError() error {
 	return http.NewResponseController(s.ResponseWriter).Flush()
 }
 
-// flush writes JSON, which is not looked at before it is whole.
+// flush writes a body of JSON, which has to be whole first.
 func (s *stripper) flush() {
 	if s.events || len(s.rest) == 0 {
 		return

@@ -14,7 +14,7 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// After SIGHUP the audit goes on in a new file, and nothing of the old one is lost.
+// After SIGHUP the audit goes on in a new file, and the old file loses no line.
 func TestAuditReopened(t *testing.T) { // alone: the signal is for the whole process
 	name := filepath.Join(t.TempDir(), "audit.jsonl")
 	l, err := (&auditFlags{file: name}).open()
@@ -86,7 +86,7 @@ func TestAuditRefused(t *testing.T) {
 	}
 }
 
-// The figures of the process are beside the probes.
+// The figures of the process are served beside the probes.
 func TestServeMetrics(t *testing.T) {
 	t.Parallel()
 	a := mcptest.Must(listenAdmin("127.0.0.1:0", false, nil))(t)

@@ -7,7 +7,7 @@ import (
 	"holdfast"
 )
 
-// Serve hands calls off, and sends progress, as suits each host, unless it is told otherwise.
+// Serve hands calls off, and sends progress, as suits each host, unless a flag sets a time.
 func TestAutoDurations(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"handoff-after", "progress-every"} {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Values are what the tool's schema says.
+// The tool's schema decides the types of the arguments' values.
 func TestArguments(t *testing.T) {
 	t.Parallel()
 	var it tool
@@ -21,8 +21,8 @@ func TestArguments(t *testing.T) {
 	}
 	for _, test := range []struct {
 		object string
-		pairs  string // with blanks between them
-		want   string // or what the error has in it
+		pairs  string // separated by blanks
+		want   string // the arguments, or a part of the error
 	}{
 		{"", "", `{}`},
 		{"", "s=1", `{"s":"1"}`},
@@ -65,7 +65,7 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-// A member of a tool that is not as it should be hides neither the tool nor what else is known of it.
+// A malformed member of a tool hides neither the tool nor its other members.
 func TestOddTools(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
@@ -100,8 +100,8 @@ func TestUnknownTool(t *testing.T) {
 	}
 }
 
-// What is said of an error that several hints would fit does not change from time to
-// time: what the server itself said comes before what is said of the network.
+// Several hints may fit an error: the choice is always the same, and a hint about
+// the server's own answer comes before one about the network.
 func TestExplained(t *testing.T) {
 	t.Parallel()
 	auto := newRemoteFlags()

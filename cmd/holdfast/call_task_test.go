@@ -14,19 +14,19 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// An assigner is a server of 2025-11-25 whose tools are called as tasks only.
+// An assigner is a server of 2025-11-25 with tools that can be called only as tasks.
 type assigner struct {
 	mu        sync.Mutex
 	tasks     map[string]*assigned
 	noID      bool // the answer to a call names no task
-	noTasks   bool // it does not say that it has tasks
+	noTasks   bool // the server does not declare tasks
 	cancelled int
 }
 
 type assigned struct {
 	tool  string
-	token []byte        // of its progress
-	ended chan struct{} // closed when its client cancels it
+	token []byte        // the progress token
+	ended chan struct{} // closed when the client cancels the task
 }
 
 func (a *assigner) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -57,8 +57,7 @@ func (a *assigner) serve(w http.ResponseWriter, r *http.Request, m jsonrpc.Messa
 	fmt.Fprintf(w, "data: {\"jsonrpc\":\"2.0\",\"id\":%s,%s}\n\n", m.ID, answer)
 }
 
-// answer returns the members of the response to a request about a task, which is nil if there is none.
-// a.mu is held.
+// answer returns the members of the response to a request. task is the task that the request is about, or nil. a.mu is held.
 func (a *assigner) answer(m jsonrpc.Message, task *assigned) string {
 	switch m.Method {
 	case "initialize":
@@ -107,7 +106,7 @@ func (a *assigner) answer(m jsonrpc.Message, task *assigned) string {
 func runInside(t *testing.T, stdin string, args ...string) (out, says string, err error) {
 	t.Helper()
 	var stdout bytes.Buffer
-	var stderr mcptest.Log // of all commands in this process
+	var stderr mcptest.Log // it also gets the log of other commands in this process
 	cmd := newRoot()
 	cmd.SetArgs(args)
 	cmd.SetIn(strings.NewReader(stdin))
@@ -117,7 +116,7 @@ func runInside(t *testing.T, stdin string, args ...string) (out, says string, er
 	return stdout.String(), stderr.String(), err
 }
 
-// A tool that can be called as a task only is called as one, and its result is waited for.
+// A tool that can be called only as a task is called as a task, and the command waits for its result.
 func TestCallAsTask(t *testing.T) {
 	t.Parallel()
 	for what, test := range map[string]struct {
@@ -142,8 +141,8 @@ func TestCallAsTask(t *testing.T) {
 	}
 }
 
-// assigns starts a server whose tools are called as tasks only, but for "cancelled", which says how many of
-// the tasks were cancelled, and sets a variable to its URL:
+// assigns starts an assigner, and sets a variable to its URL. Its tools can be called only as tasks, except
+// for "cancelled", which returns the number of cancelled tasks:
 //
 //	assigns NAME
 func assigns(ts *testscript.TestScript, neg bool, args []string) {

@@ -16,8 +16,8 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// TestTokenOfAnotherServer has a token of a server that the user has never named. No header goes there, unless
-// the user says so.
+// TestTokenOfAnotherServer has a token of a server that the user has never named. The program sends no request
+// there, and no header, unless the user agrees.
 func TestTokenOfAnotherServer(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -44,7 +44,7 @@ func TestTokenOfAnotherServer(t *testing.T) {
 		cmd := exec.CommandContext(ctx, "holdfast", args...)
 		cmd.Env = append(os.Environ(), "XDG_STATE_HOME="+states, "HOLDFAST_HEADER="+header)
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, out, out
-		_ = cmd.Run() // that server knows no call
+		_ = cmd.Run() // the command fails, as that server knows no call
 		if ctx.Err() != nil {
 			t.Errorf("%q did not end", args)
 		}
@@ -93,7 +93,7 @@ func TestTokenOfAnotherServer(t *testing.T) {
 		t.Errorf("after yes nothing was sent: %s", shown)
 	}
 	var out bytes.Buffer
-	run(strings.NewReader(""), &out, "status", token) // it is known from now on
+	run(strings.NewReader(""), &out, "status", token) // the server is known from now on
 	if all := sent(); len(all) == 0 || all[0] != "Bearer secret" {
 		t.Errorf("it sent %q, and said: %s", all, out.String())
 	}

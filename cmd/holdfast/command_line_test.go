@@ -19,15 +19,15 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// TestCommandLine runs the commands of docs/command-line.md, and compares what they print with what the page says: but for names, ages and
-// times, and for how far a call has come.
+// TestCommandLine runs the commands of docs/command-line.md, and compares their output with the output on the page, except for names,
+// ages, times, and the progress of a call.
 func TestCommandLine(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("sh"); err != nil {
 		t.Skip("there is no sh")
 	}
 	demo := newDemo()
-	var halt atomic.Bool // the call is not to end before the page resumes it, however slow the machine is
+	var halt atomic.Bool // keeps the call from its end until the page resumes it, however slow the machine is
 	halt.Store(true)
 	halting(demo, halt.Load)
 	handler := holdfast.NewHandler(func(*http.Request) *mcp.Server { return demo }, nil)
@@ -56,7 +56,7 @@ func TestCommandLine(t *testing.T) {
 			command, want, _ := strings.Cut(step, "\n")
 			commands++
 			halt.Store(halt.Load() && !strings.HasPrefix(command, "holdfast resume"))
-			within := "4s" // rather than one: the call has said something on a slow machine, too
+			within := "4s" // instead of 1s: so the call has emitted a message on a slow machine, too
 			if testlong.All() {
 				within = "10s"
 			}
@@ -64,7 +64,7 @@ func TestCommandLine(t *testing.T) {
 				cmd := exec.Command("sh", "-c", strings.NewReplacer("127.0.0.1:8080", at, printed, name, "--timeout 1s", "--timeout "+within).Replace(command))
 				cmd.Dir = home
 				cmd.Env = append(os.Environ(), "HOME="+home, "XDG_STATE_HOME="+home, "XDG_CONFIG_HOME=", "NO_COLOR=1")
-				out, _ := cmd.CombinedOutput() // some fail, and say so
+				out, _ := cmd.CombinedOutput() // some commands fail, and print the error
 				if m := resume.FindStringSubmatch(string(out)); m != nil {
 					name = m[1]
 				}
@@ -80,7 +80,7 @@ func TestCommandLine(t *testing.T) {
 	}
 }
 
-// alike returns what a command prints without what differs each time.
+// alike returns the output of a command with placeholders for the parts that differ each time.
 func alike(text string) string {
 	for _, one := range []struct{ is, becomes string }{
 		{`holdfast-demo \S+`, "holdfast-demo VERSION"},

@@ -14,7 +14,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// forms are what a server asks for, by the names of its tools.
+// forms are the schemas of a server's forms, by the names of its tools.
 var forms = map[string]string{
 	"person":  `{"type":"object","required":["name","age"],"properties":{"name":{"type":"string","minLength":2},"age":{"type":"integer","minimum":3,"default":1},"news":{"type":"boolean"}}}`,
 	"unsaid":  `{"type":"object","required":["name","more"],"properties":{"name":{"type":"string"}}}`,
@@ -22,7 +22,7 @@ var forms = map[string]string{
 	"options": `{"type":"object","properties":{"name":{"type":"string"}}}`,
 }
 
-// foreign returns the URL of a server of the go-sdk without Holdfast, which checks what it is answered.
+// foreign returns the URL of a server of the go-sdk without Holdfast, which checks the answers that it gets.
 func foreign(t *testing.T) string {
 	server := mcp.NewServer(&mcp.Implementation{Name: "foreign", Version: "1"}, nil)
 	for name, form := range forms {
@@ -38,8 +38,8 @@ func foreign(t *testing.T) string {
 	return mcptest.Serve(t, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
 }
 
-// pushy returns the URL of a legacy server that asks although its client has not declared that it can be asked, as
-// servers of some libraries do. Its tools return the answer as it came.
+// pushy returns the URL of a legacy server that asks although its client has not declared elicitation, as servers
+// of some libraries do. Its tools return the answer unchanged.
 func pushy(t *testing.T) string {
 	var q mcptest.Questions
 	asks := func(m jsonrpc.Message, say func(string)) string {
@@ -51,8 +51,8 @@ func pushy(t *testing.T) string {
 	}.Script})
 }
 
-// holdfast call has the user answer the questions of a server without Holdfast, and sends no form
-// that its schema forbids. Where nobody can be asked, it declines, and says so.
+// holdfast call lets the user answer the questions of a server without Holdfast, and sends no
+// form that its schema forbids. Without a user it declines, and prints that.
 func TestCallForeignForm(t *testing.T) {
 	t.Parallel()
 	checks, asks := foreign(t), pushy(t)

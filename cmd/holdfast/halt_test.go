@@ -11,10 +11,9 @@ import (
 )
 
 // A script that kills a process in the middle of a call needs the call to be in flight then,
-// however slow the machine is: the call halts.
+// however slow the machine is. So the call halts.
 
-// halting makes calls of a server that send progress halt half-way, for as long as halt is
-// true.
+// halting lets the calls of a server that send progress halt half-way, for as long as halt returns true.
 func halting(server *mcp.Server, halt func() bool) {
 	server.AddSendingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
@@ -23,7 +22,7 @@ func halting(server *mcp.Server, halt func() bool) {
 				select {
 				case <-ctx.Done():
 					return nil, ctx.Err()
-				case <-time.After(5 * time.Millisecond): // polling: a script tells of it by a file
+				case <-time.After(5 * time.Millisecond): // polling, as a script sets halt by a file
 				}
 			}
 			return next(ctx, method, req)
@@ -31,7 +30,7 @@ func halting(server *mcp.Server, halt func() bool) {
 	})
 }
 
-// there returns a function that reports whether there is a file or a directory.
+// there returns a function that reports whether a file or a directory exists.
 func there(name string) func() bool {
 	return func() bool {
 		_, err := os.Stat(name)
@@ -39,8 +38,7 @@ func there(name string) func() bool {
 	}
 }
 
-// haltingMain is the demo as a stdio server. Its calls halt for as long as there is a
-// directory:
+// haltingMain is the demo as a stdio server. Its calls halt for as long as the directory DIR exists:
 //
 //	halting DIR
 func haltingMain() {

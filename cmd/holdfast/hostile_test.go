@@ -16,8 +16,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A schema that a server made long is taken apart in a time that grows with its length,
-// and not with the square of that.
+// The time to parse a long schema grows with its length, and not with the square of that.
 func TestLongSchemas(t *testing.T) {
 	testlong.Only(t, "it takes seconds of computing")
 	t.Parallel()
@@ -43,7 +42,7 @@ func TestLongSchemas(t *testing.T) {
 	}
 }
 
-// A list of tools has an end, in bytes too.
+// A list of tools is bounded, in bytes too.
 func TestLongList(t *testing.T) {
 	testlong.Only(t, "it takes seconds of computing")
 	t.Parallel()
@@ -51,7 +50,7 @@ func TestLongList(t *testing.T) {
 	pages := 0
 	url := mcptest.Serve(t, mcptest.Methods{"tools/list": func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message) {
 		if pages++; pages > 10 {
-			page = `{"tools":[]}` // it was too much long before
+			page = `{"tools":[]}` // the list was too long much earlier
 		}
 		mcptest.JSON(w, mcptest.Result(m, strings.Replace(page, "NEXT", fmt.Sprint(pages), 1)))
 	}})

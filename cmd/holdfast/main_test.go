@@ -36,9 +36,8 @@ func (p patient) Run() int {
 	return p.m.Run()
 }
 
-// TestScripts runs testdata/*.txtar: the command line as a user types it. TAKEN
-// is an address that another program listens on, FREE one that nobody does. HOSTS has
-// configurations of hosts.
+// TestScripts runs testdata/*.txtar: the command line as a user types it. TAKEN is an address on
+// which another program listens, and no program listens on FREE. HOSTS has configurations of hosts.
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	taken := mcptest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
@@ -68,8 +67,8 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// serves runs "holdfast serve" with flags until it says how to try it, stops it
-// with SIGTERM, and demands exit code 0. What it said can be looked at as stderr.
+// serves runs "holdfast serve" with flags until it prints how to try it, stops it
+// with SIGTERM, and demands exit code 0. Scripts can check its output as stderr.
 func serves(ts *testscript.TestScript, neg bool, args []string) {
 	if neg {
 		ts.Fatalf("serves cannot be negated: use ! exec holdfast serve")
@@ -102,7 +101,7 @@ func serves(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// exits runs a command that must end with an exit code.
+// exits runs a command that must end with the exit code CODE.
 func exits(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, !neg && len(args) >= 2, "exits CODE COMMAND ARG...")
 	wantExit(ts, ts.Exec(args[1], args[2:]...), args[0])

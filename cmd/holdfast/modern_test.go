@@ -12,7 +12,7 @@ import (
 )
 
 // A server of revision 2026-07-28 alone is used without a session. Its questions reach the user,
-// and a call that it makes a task of is followed; status and cancel take the task's id.
+// and the program follows a call that becomes a task. status, resume and cancel take the task's id.
 func TestModernServer(t *testing.T) {
 	t.Parallel()
 	var polls, cancelled atomic.Int32

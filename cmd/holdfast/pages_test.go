@@ -12,11 +12,11 @@ import (
 
 // A paged server lists its tools in pages.
 type paged struct {
-	pages map[string]string // what follows "result": or so, by the cursor
+	pages map[string]string // the result or error of each page, by its cursor
 	lists atomic.Int32
 }
 
-// answers is the server.
+// answers returns the server's answers.
 func (p *paged) answers() mcptest.Answers {
 	return mcptest.Answers{
 		"tools/list": func(m jsonrpc.Message, _ func(string)) string {
@@ -37,16 +37,15 @@ func onPage(tool, cursor string) string {
 	return fmt.Sprintf(`"result":{"tools":[{"name":%q,"inputSchema":{"type":"object","properties":{"n":{"type":"string"}}}}]%s}`, tool, cursor)
 }
 
-// A list of tools is whole, or an error; a call needs only the page with its tool, and none where the server does not
-// list them.
+// A list of tools is whole, or an error. A call needs only the page with its tool, and no page where the server does not list its tools.
 func TestPagesOfTools(t *testing.T) {
 	t.Parallel()
 	const noPage = `"error":{"code":-32603,"message":"no such page"}`
 	for name, test := range map[string]struct {
 		pages  map[string]string
-		want   string // the tools that are listed
-		failed string // why they are not
-		last   string // a call of the tool b: what it gets, or the error
+		want   string // the listed tools
+		failed string // a part of the error
+		last   string // the result of a call of the tool b, or a part of the error
 	}{
 		"text":              {map[string]string{"": onPage("a", `"x"`), `"x"`: onPage("b", "")}, "a b", "", `{"n":"5"}`},
 		"a number":          {map[string]string{"": onPage("a", `7`), `7`: onPage("b", "")}, "a b", "", `{"n":"5"}`},

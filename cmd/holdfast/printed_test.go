@@ -41,7 +41,7 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// repository is where README.md is.
+// repository is the directory of README.md.
 const repository = "../.."
 
 // A block is a fenced block of a document.
@@ -50,22 +50,22 @@ type block struct {
 	line                 int
 }
 
-// A special is what the test of a block must know besides its text. It is of the blocks of a file in which a text is.
+// A special has the facts about a block that its test needs besides the text. It is for the blocks of the file that contain has.
 type special struct {
 	file, has string
-	noAddress bool              // it is there as long as the module has no address (deploy/module)
-	why       string            // why the block is not run here; "": it is
-	long      string            // why it is run with -long only
-	before    func(*stage)      // makes what must be there
-	replace   []string          // texts and what is in their place here
-	wrap      string            // the whole of which it is a part
-	says      []string          // what it prints
+	noAddress bool              // the block exists as long as the module has no address (deploy/module)
+	why       string            // why the block does not run here; "": it runs
+	long      string            // why it runs with -long only
+	before    func(*stage)      // makes the files and servers that the block needs
+	replace   []string          // texts, each followed by its replacement here
+	wrap      string            // the whole text of which the block is a part
+	says      []string          // regexps of its output
 	with      map[string]string // more variables of its environment
 }
 
-// specials has no entry for most blocks. One that fits no block is an error.
+// specials has no entry for most blocks. An entry that fits no block is an error.
 var specials = []special{
-	// What a machine without more than Go does not have, and what is not to be done to it.
+	// These need a program that a machine with only Go does not have, or have effects outside of the test.
 	{file: "docs/deploy.md", has: "docker compose", why: "it needs Docker: TestCompose runs what compose.yaml says, as processes"},
 	{file: "docs/deploy.md", has: "ko build", why: "it pushes to a registry"},
 	{file: "docs/deploy.md", has: "helm install", why: "it needs a cluster: .ci/run manifests renders the chart in all its combinations"},
@@ -101,7 +101,7 @@ var specials = []special{
 	{file: "docs/handoff.md", has: `"hosts"`, wrap: `{"mcpServers": {"files": {"command": "COMMAND"}}, %s}`},
 }
 
-// printedDocuments returns README.md and docs/*.md, by their names from the root of the repository.
+// printedDocuments returns README.md and docs/*.md, by their paths from the root of the repository.
 func printedDocuments(t *testing.T) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(repository, "docs", "*.md"))
@@ -131,7 +131,7 @@ func printedBlocks(t *testing.T) (all []block) {
 	return all
 }
 
-// blocksOf returns the fenced blocks of a document. A block that is only indented has no language, and is an error.
+// blocksOf returns the fenced blocks of a document. A block that is only indented is an error, as it has no language.
 func blocksOf(file, text string) (all []block, err error) {
 	var b *block
 	fence, indent, blank := "", 0, true
@@ -160,9 +160,9 @@ func blocksOf(file, text string) (all []block, err error) {
 	return all, err
 }
 
-// TestPrinted does what README.md and docs/*.md print: it runs commands, in an empty directory, and has the
-// program or a parser take what is a configuration. Addresses are others here, and so are the programs that stand
-// for a reader's own server. The specials say what is not done, and why.
+// TestPrinted tries the blocks of README.md and docs/*.md: it runs commands, in an empty directory, and lets the
+// program or a parser read configurations. Addresses are replaced here, and so are the programs that stand for a
+// reader's own server. The specials list the blocks that do not run, with the reasons.
 func TestPrinted(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("sh"); err != nil {
@@ -229,7 +229,7 @@ func testNames(t *testing.T) map[string]bool {
 	return names
 }
 
-// languages are how a block is tried, by its language.
+// languages has the way to try a block, by its language.
 var languages = map[string]func(s *stage, text string){
 	"text":       func(*stage, string) {},
 	"http":       func(*stage, string) {},
@@ -249,12 +249,12 @@ var languages = map[string]func(s *stage, text string){
 	"js":         (*stage).js,
 }
 
-// A world is what all blocks share: servers at the addresses that documents have.
+// A world has the parts that all blocks share: servers at the addresses in the documents.
 type world struct {
 	t         *testing.T
 	demo      string    // the address of the demo server, HOST:PORT
-	proxy     string    // the URL of a proxy by which https://….example.com is on this machine
-	authority string    // a file with its certificate
+	proxy     string    // the URL of a proxy that serves https://….example.com on this machine
+	authority string    // a file with the certificate of that server
 	programs  string    // a directory with the programs that documents run
 	cache     [2]string // GOCACHE, GOMODCACHE
 	library   func() (*library, error)
@@ -289,7 +289,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// examples are the servers of https://….example.com: an authorization server, and the demo.
+// examples returns the servers of https://….example.com: an authorization server, and the demo.
 func examples(demo *url.URL) http.Handler {
 	mux := http.NewServeMux()
 	const issuer = "https://auth.example.com"
@@ -308,7 +308,7 @@ func examples(demo *url.URL) http.Handler {
 	return mux
 }
 
-// tunnel is a proxy that leads wherever it is asked to lead to an address.
+// tunnel is a proxy that connects every request to the address to.
 func tunnel(to string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		server, err := net.Dial("tcp", to)
@@ -331,13 +331,13 @@ func tunnel(to string) http.HandlerFunc {
 	}
 }
 
-// A stage is where one block is tried.
+// A stage is the place where one block runs.
 type stage struct {
 	*testing.T
 	*special
 	world    *world
-	dir      string // the present directory; HOME is in it
-	after    string // a command that is run after those of the block
+	dir      string // the working directory; HOME is in it
+	after    string // a command that runs after those of the block
 	replaced []string
 }
 
@@ -365,7 +365,7 @@ func (s *stage) write(name, text string) string {
 	return file
 }
 
-// env is the environment of a block.
+// env returns the environment of a block.
 func (s *stage) env() []string {
 	env := []string{
 		"PATH=" + s.world.programs + string(filepath.ListSeparator) + os.Getenv("PATH"),
@@ -379,7 +379,7 @@ func (s *stage) env() []string {
 	return env
 }
 
-// run runs a program in the directory of the block, and returns what it writes.
+// run runs a program in the directory of the block, and returns its output.
 func (s *stage) run(name string, args ...string) (string, error) {
 	s.Helper()
 	ctx, stop := context.WithTimeout(s.Context(), 2*soon)
@@ -407,7 +407,7 @@ func (s *stage) sh(text string) {
 	}
 }
 
-// console runs what follows "$ ".
+// console runs the lines after "$ ".
 func (s *stage) console(text string) {
 	s.Helper()
 	commands := ""
@@ -419,7 +419,7 @@ func (s *stage) console(text string) {
 	s.sh(commands)
 }
 
-// json takes a host's file to holdfast check, and has a parser read any other text: one value, or one on each line.
+// json gives a host's file to holdfast check, and lets a parser read any other text: one value, or one on each line.
 func (s *stage) json(text string) {
 	s.Helper()
 	value, err := hujson.Standardize([]byte(text))
@@ -445,7 +445,7 @@ func (s *stage) json(text string) {
 	}
 }
 
-// yaml takes values of the chart to its schema.
+// yaml checks values of the chart against its schema.
 func (s *stage) yaml(text string) {
 	s.Helper()
 	var value any
@@ -477,7 +477,7 @@ func (s *stage) toml(text string) {
 	}
 }
 
-// nats has a NATS server read its configuration. One without a port are the permissions of a user.
+// nats lets a NATS server read its configuration. A configuration without a port has the permissions of a user.
 func (s *stage) nats(text string) {
 	s.Helper()
 	text = strings.NewReplacer("$PASSWORD", "secret", "$ADMIN", "secret", "/var/lib/nats", s.dir).Replace(text)
@@ -509,7 +509,7 @@ func (s *stage) redis(text string) {
 	}
 }
 
-// caddy has Caddy read its configuration.
+// caddy lets Caddy read its configuration.
 func (s *stage) caddy(text string) {
 	s.Helper()
 	_, err := exec.LookPath("caddy")
@@ -519,7 +519,7 @@ func (s *stage) caddy(text string) {
 	}
 }
 
-// dockerfile runs what the container would: ENTRYPOINT and CMD.
+// dockerfile runs the container's command: ENTRYPOINT and CMD.
 func (s *stage) dockerfile(text string) {
 	s.Helper()
 	var command []string
@@ -541,7 +541,7 @@ func (s *stage) dockerfile(text string) {
 	s.sh(strings.Join(command, " "))
 }
 
-// python has Python compile a program, where there is one.
+// python lets Python compile a program, where there is a Python.
 func (s *stage) python(text string) {
 	s.Helper()
 	if _, err := exec.LookPath("python3"); err != nil {
@@ -552,7 +552,7 @@ func (s *stage) python(text string) {
 	}
 }
 
-// js has Node.js parse a program; with -long, the program is run, and a client calls its tool.
+// js lets Node.js parse a program. With -long it runs the program, and a client calls its tool.
 func (s *stage) js(text string) {
 	s.Helper()
 	node, err := exec.LookPath("node")
@@ -599,7 +599,7 @@ func main() {
 }
 `
 
-// changedProgram has the program that README.md makes of one with the go-sdk's handler. After the commands it compiles.
+// changedProgram writes the program that results from README.md's changes to sdkProgram. It has to compile after the commands.
 func (s *stage) changedProgram() {
 	program := sdkProgram
 	_, section, _ := strings.Cut(s.document("README.md"), "### In a Go server\n")
@@ -620,7 +620,7 @@ func (s *stage) changedProgram() {
 	s.after = "go vet ."
 }
 
-// printedProgram has the whole program of docs/go-sdk.md.
+// printedProgram writes the whole program of docs/go-sdk.md.
 func (s *stage) printedProgram() {
 	blocks, err := blocksOf("docs/go-sdk.md", s.document("docs/go-sdk.md"))
 	if err != nil {
@@ -635,7 +635,7 @@ func (s *stage) printedProgram() {
 	s.after = "test -x greeter"
 }
 
-// beside has a clone of the repository where the block says: it is the one here, whose packages are compiled already.
+// beside puts a clone of the repository where the block says. The clone is this repository, as its packages are compiled already.
 func (s *stage) beside() {
 	clone, err := filepath.Abs(repository)
 	if err != nil {
@@ -652,9 +652,9 @@ func (s *stage) document(name string) string {
 	return string(text)
 }
 
-// unfinished has two calls that go on at their server, one to resume and one to cancel.
+// unfinished makes two calls that go on at their server, one to resume and one to cancel.
 func (s *stage) unfinished() {
-	// Both go on when the block asks for them, on a slow machine, too.
+	// Both calls still run when the block asks for them, on a slow machine, too.
 	delays := map[string]string{"resume": "1500", "cancel": "60000"}
 	for _, command := range []string{"resume", "cancel"} {
 		call := exec.Command("holdfast", "call", "http://"+s.world.demo+"/mcp", "count", "--arg", "to=8", "--arg", "delay_ms="+delays[command])
@@ -673,11 +673,11 @@ func (s *stage) unfinished() {
 					name = found
 				}
 			}
-			if _, err := s.run("holdfast", "status", name); err != nil { // its token has yet to come
+			if _, err := s.run("holdfast", "status", name); err != nil { // the call's token has yet to come
 				name = ""
 			}
 		}
-		_ = call.Process.Kill() // as where the terminal is closed
+		_ = call.Process.Kill() // as at the end of a terminal
 		_ = call.Wait()
 		s.replaced = append(s.replaced, command+" count-k3f9", command+" "+name, name, name)
 		if command == "resume" {
@@ -686,12 +686,12 @@ func (s *stage) unfinished() {
 	}
 }
 
-// installed has a server in the file of a host.
+// installed puts a server into the file of a host.
 func (s *stage) installed() {
 	s.sh("holdfast install cursor https://example.com/mcp")
 }
 
-// stores has a Redis and a NATS server, which documents know by other addresses.
+// stores starts a Redis and a NATS server in place of the addresses in the documents.
 func (s *stage) stores() {
 	redis := redistest.Start(s)
 	cluster, err := natstest.Start(s.TempDir(), 1)
@@ -716,16 +716,16 @@ func (s *stage) certificates() {
 	s.write("clients.pem", string(certificate))
 }
 
-// othersFlags are flags of other programs that documents mention.
+// othersFlags are flags of other programs in the documents.
 var othersFlags = map[string]string{"omit": "npm", "init": "docker", "cli": "the inspector"}
 
-// TestPrintedFlags looks for the flags and variables that README.md and docs/*.md mention: they are flags of the program.
+// TestPrintedFlags checks that the flags and variables in README.md and docs/*.md are flags of the program.
 func TestPrintedFlags(t *testing.T) {
 	t.Parallel()
 	known := make(map[string]bool)
 	var add func(cmd *cobra.Command)
 	add = func(cmd *cobra.Command) {
-		cmd.InheritedFlags() // gives it those of its parents
+		cmd.InheritedFlags() // adds the flags of its parents
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { known[f.Name] = true })
 		for _, sub := range cmd.Commands() {
 			add(sub)

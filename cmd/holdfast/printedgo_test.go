@@ -19,8 +19,8 @@ import (
 	"strings"
 )
 
-// goPackages are the packages that the Go blocks of documents may use without an import, by their names. Those that begin with ./ are
-// in this repository.
+// goPackages are the packages that the Go blocks of documents may use without an import, by their names. The paths that begin with .
+// are in this repository.
 var goPackages = map[string]string{
 	"context": "context", "fmt": "fmt", "log": "log", "slog": "log/slog", "net": "net", "http": "net/http", "httptest": "net/http/httptest", "os": "os",
 	"signal": "os/signal", "syscall": "syscall", "testing": "testing", "time": "time", "prometheus": "github.com/prometheus/client_golang/prometheus",
@@ -28,7 +28,7 @@ var goPackages = map[string]string{
 	"holdfast": ".", "engine": "./engine", "message": "./backend/message", "webhook": "./webhook", "metrics": "./metrics", "traces": "./traces",
 }
 
-// goNames are what the Go blocks may use without saying where it is from.
+// goNames are the variables that the Go blocks may use without a declaration.
 const goNames = `
 var (
 	ctx       context.Context
@@ -42,13 +42,13 @@ var (
 )
 `
 
-// A library is what documents may import.
+// A library has the packages that documents may import.
 type library struct {
 	module  string            // the path of this module
-	exports map[string]string // the files with what packages export, by their paths
+	exports map[string]string // the files with the packages' exports, by the packages' paths
 }
 
-// path returns the path of one of goPackages.
+// path returns the path of a package in goPackages.
 func (l *library) path(name string) string {
 	if in, ok := strings.CutPrefix(goPackages[name], "."); ok {
 		return l.module + in
@@ -87,7 +87,7 @@ func readLibrary() (*library, error) {
 	}
 }
 
-// goes compiles a program, or a part of one: declarations, or statements. What a part does not use is no error.
+// goes compiles a program, or a part of one: declarations, or statements. An unused name in a part is no error.
 func (s *stage) goes(text string) {
 	s.Helper()
 	lib, err := s.world.library()
@@ -124,13 +124,13 @@ func (s *stage) goes(text string) {
 	_, _ = config.Check("main", fset, []*ast.File{file}, nil)
 }
 
-// ownImports returns the imports of a part of a program, and the rest of it.
+// ownImports returns the imports in a part of a program, and the rest of it.
 func ownImports(text string) (imports, rest string) {
 	own := regexp.MustCompile(`(?ms)^import (\(.*?^\)|[^(\n]+)$`)
 	return strings.Join(own.FindAllString(text, -1), "\n"), own.ReplaceAllString(text, "")
 }
 
-// withImports makes a file of declarations. It imports what they name, besides the imports that they have.
+// withImports makes a file of declarations. It imports the packages that they name, besides their own imports.
 func (l *library) withImports(imports, text string) string {
 	text = goNames + text
 	used := imports
@@ -142,7 +142,7 @@ func (l *library) withImports(imports, text string) string {
 	return "package main\n" + used + "\n" + text
 }
 
-// diff compiles what a Go program becomes, and what it was.
+// diff compiles the Go program before and after a change.
 func (s *stage) diff(text string) {
 	s.Helper()
 	imports := regexp.MustCompile(`^(\s*"[^"]*"\n)*\s*$`)
@@ -156,7 +156,7 @@ func (s *stage) diff(text string) {
 
 func both(a, b string) []string { return []string{a, b} }
 
-// sides returns what a change is made of, and what it makes.
+// sides returns the text before a change, and the text after it.
 func sides(text string) (before, after string) {
 	for line := range strings.Lines(text) {
 		if line[0] != '+' {

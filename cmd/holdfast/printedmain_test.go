@@ -23,7 +23,7 @@ import (
 // printedMain stands for the programs that TestPrinted runs:
 //
 //	stdio                     an MCP server on stdio
-//	holdfast PROGRAM ARG...   holdfast, of which serve ends after a client was answered
+//	holdfast PROGRAM ARG...   holdfast; its serve ends after it has answered a client
 //	package PROGRAM ARG...    npx and uvx: the program holdfast, or a server
 func printedMain(args []string) {
 	if args[0] == "package" && args[2] != "holdfast" {
@@ -44,7 +44,7 @@ func printedMain(args []string) {
 	}
 }
 
-// printedServer is the server of a reader: the demo, with more tools.
+// printedServer is a reader's server: the demo, with more tools.
 func printedServer() *mcp.Server {
 	server := newDemo()
 	safe := &mcp.ToolAnnotations{ReadOnlyHint: true}
@@ -60,7 +60,7 @@ func printedServer() *mcp.Server {
 	return server
 }
 
-// printedHoldfast runs holdfast as a reader does. Serve ends after a client was answered.
+// printedHoldfast runs holdfast as a reader does. Serve ends after it has answered a client.
 func printedHoldfast(program string, args []string) error {
 	if len(args) > 0 && args[0] == "torture" {
 		args = slices.Insert(args, 1, strings.Fields(os.Getenv("PRINTED_TORTURE"))...)
@@ -96,7 +96,7 @@ var (
 	printedWarn = regexp.MustCompile(`level=(WARN|ERROR)`)
 )
 
-// printedServes has clients call a server that has been started, and ends it. A warning in its log is an error.
+// printedServes lets clients call a server that has been started, and ends it. A warning in its log is an error.
 func printedServes(cmd *exec.Cmd, log *bufio.Scanner) error {
 	var urls, warnings []string
 	serving, door := false, slices.Contains(cmd.Args, "door")
@@ -130,10 +130,9 @@ func printedServes(cmd *exec.Cmd, log *bufio.Scanner) error {
 	return log.Err()
 }
 
-// printedAnswers has a client begin a session. A server that asks who it is has answered, too, and so has a door
-// that has no worker.
+// printedAnswers lets a client begin a session. A server that asks for authentication has answered, too, and so has a door without a worker.
 func printedAnswers(url string, door bool) error {
-	settings := &tls.Config{InsecureSkipVerify: true} // it is on this machine, under another name
+	settings := &tls.Config{InsecureSkipVerify: true} // the server is on this machine, under another name
 	if pair, err := tls.LoadX509KeyPair("cert.pem", "key.pem"); err == nil {
 		settings.Certificates = []tls.Certificate{pair}
 	}

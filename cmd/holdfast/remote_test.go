@@ -13,8 +13,8 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// TestOutOfReach has no server at a URL, or one that is not ready: that is said after one request was
-// tried for some time. A server that answers, and knows no initialize, is asked whether it is a modern one.
+// TestOutOfReach has no server at a URL, or one that is not ready: the error comes after the client has tried one
+// request for some time. A server that answers, and does not know initialize, is asked whether it is a modern one.
 func TestOutOfReach(t *testing.T) {
 	t.Parallel()
 	for what, tc := range map[string]struct {

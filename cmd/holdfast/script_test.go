@@ -29,7 +29,7 @@ import (
 	"holdfast/e2e"
 )
 
-// soon bounds everything that scripts wait for.
+// soon bounds all waits of scripts.
 const soon = time.Minute
 
 // program finds the program under test.
@@ -43,7 +43,7 @@ func program(ts *testscript.TestScript, name string) string {
 	return ""
 }
 
-// environment is that of a script, for what runs beside it.
+// environment returns the environment of a script, for the programs beside it.
 func environment(ts *testscript.TestScript) []string {
 	env := []string{}
 	for _, name := range []string{"PATH", "HOME", "TMPDIR", "XDG_STATE_HOME", "GOCOVERDIR"} {
@@ -54,7 +54,7 @@ func environment(ts *testscript.TestScript) []string {
 	return env
 }
 
-// usage ends a script that does not use a command rightly.
+// usage ends a script that uses a command wrongly.
 func usage(ts *testscript.TestScript, ok bool, is string) {
 	if !ok {
 		ts.Fatalf("usage: %s", is)
@@ -84,11 +84,11 @@ func wantExit(ts *testscript.TestScript, err error, want string) {
 	}
 }
 
-// servers are those that scripts have started with "server", by their URLs.
+// servers has the servers that scripts have started with "server", by their URLs.
 var servers sync.Map
 
-// server starts "holdfast serve" and sets a variable to its URL, NAME_OLD to that for
-// 2024-11-05 clients, NAME_AT to that without a path, and NAME_WS to that of its WebSocket, PORT to its port:
+// server starts "holdfast serve" and sets the variables NAME to its URL, NAME_OLD to its URL for 2024-11-05
+// clients, NAME_AT to the URL without a path, NAME_WS to the URL of its WebSocket, and PORT to its port:
 //
 //	server NAME FLAG...
 //
@@ -109,7 +109,7 @@ func server(ts *testscript.TestScript, neg bool, args []string) {
 	})
 }
 
-// restart kills the server with a URL with SIGKILL and starts it again:
+// restart kills the server at URL with SIGKILL and starts it again:
 //
 //	restart URL
 func restart(ts *testscript.TestScript, neg bool, args []string) {
@@ -153,8 +153,8 @@ func startServer(ts *testscript.TestScript, listen string, flags []string) (addr
 	return addr, kill
 }
 
-// proxy starts a proxy before a server that cuts each event stream at an age, which grows by a
-// twentieth each time, and sets a variable to the URL through it:
+// proxy starts a proxy before a server, and sets a variable to the URL through it. The proxy
+// cuts each event stream at an age, which grows by a twentieth each time:
 //
 //	proxy NAME URL AGE
 func proxy(ts *testscript.TestScript, neg bool, args []string) {
@@ -173,8 +173,7 @@ func proxy(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv(args[0], u.String())
 }
 
-// forgetful starts a server that cannot resume anything, and sets a variable to its
-// URL:
+// forgetful starts a server that cannot resume calls, and sets a variable to its URL:
 //
 //	forgetful NAME
 func forgetful(ts *testscript.TestScript, neg bool, args []string) {
@@ -183,8 +182,8 @@ func forgetful(ts *testscript.TestScript, neg bool, args []string) {
 	served(ts, args[0], mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return demo }, nil))
 }
 
-// curious starts a server with the tool "survey", which asks and then works on, halts
-// half-way for as long as there is a directory "halt", and sets a variable to its URL:
+// curious starts a server with the tool "survey", and sets a variable to its URL. The tool
+// asks and then works on. It halts half-way for as long as the directory "halt" exists:
 //
 //	curious NAME
 func curious(ts *testscript.TestScript, neg bool, args []string) {
@@ -196,7 +195,7 @@ func curious(ts *testscript.TestScript, neg bool, args []string) {
 	served(ts, args[0], h)
 	ts.Defer(func() {
 		ctx, stop := context.WithCancel(context.Background())
-		stop() // nobody waits
+		stop() // no client waits
 		_ = h.Shutdown(ctx)
 	})
 }
@@ -228,7 +227,7 @@ func shelf(ts *testscript.TestScript, neg bool, args []string) {
 	served(ts, args[0], mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
 }
 
-// survey asks for a name and a colour, and takes its time to think about them.
+// survey asks for a name and a colour, and takes some time after the answer.
 func survey(ctx context.Context, req *mcp.CallToolRequest, _ any) (*mcp.CallToolResult, any, error) {
 	res, err := req.Session.Elicit(ctx, &mcp.ElicitParams{
 		Message: "Who are you?",
@@ -251,19 +250,18 @@ func survey(ctx context.Context, req *mcp.CallToolRequest, _ any) (*mcp.CallTool
 			return nil, nil, ctx.Err()
 		}
 	}
-	said, err := json.Marshal(res.Content) // with its names in order
+	said, err := json.Marshal(res.Content) // the names are in order
 	return text("%s %s", res.Action, said), nil, err
 }
 
-// signals runs a command, sends it a signal each time that what it says on stderr
+// signals runs a command, sends it a signal each time that a line of its stderr
 // matches, and demands an exit code (-1: it was killed):
 //
 //	signals CODE REGEXP SIGNAL [REGEXP SIGNAL]... -- COMMAND ARG...
 //
-// KEPT-KILL is SIGKILL once it keeps that the call's progress has come as far as the
-// match says. INT-INT is SIGINT twice at once. NEXT renames the file "next" to "config.json". The variables TOKEN and NAME are
-// set to what follows "holdfast resume " on stderr. Its
-// stdin gives what is in the file "answers", if there is one, and does not end.
+// KEPT-KILL is SIGKILL once the saved state of the call has the progress in the matching line. INT-INT is SIGINT twice at once.
+// NEXT renames the file "next" to "config.json", and GONE removes "config.json". The variables TOKEN and NAME are set to the words
+// after "holdfast resume " on stderr. The command's stdin has the text of the file "answers", if there is one, and does not end.
 func signals(ts *testscript.TestScript, neg bool, args []string) {
 	sep := 0
 	for sep < len(args) && args[sep] != "--" {
@@ -275,7 +273,7 @@ func signals(ts *testscript.TestScript, neg bool, args []string) {
 	cmd.Dir = ts.MkAbs(".")
 	var stdout bytes.Buffer
 	cmd.Stdout = &stdout
-	stdin, err := cmd.StdinPipe() // which does not end
+	stdin, err := cmd.StdinPipe() // stdin does not end
 	ts.Check(err)
 	defer stdin.Close()
 	if answers, err := os.ReadFile(ts.MkAbs("answers")); err == nil {
@@ -329,7 +327,7 @@ func signals(ts *testscript.TestScript, neg bool, args []string) {
 	wantExit(ts, err, args[0])
 }
 
-// progressOf is the number that a line says of progress.
+// progressOf returns the progress in a line.
 func progressOf(line string) int {
 	n := 0
 	_, _ = fmt.Sscanf(line, "progress %d/", &n)
@@ -338,14 +336,13 @@ func progressOf(line string) int {
 
 var eventSeq = regexp.MustCompile(`"lastEventId":"[^"]*\.([0-9a-z]+)(?:~[^"]*)?"`)
 
-// waitKept waits until it is kept that a call, of those that a command keeps, has come
-// as far as the nth message of its stream.
+// waitKept waits until the saved state of a call of a command has the nth message of the call's stream.
 func waitKept(ts *testscript.TestScript, command string, n int) {
 	for end := time.Now().Add(soon); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		names, err := filepath.Glob(filepath.Join(ts.Getenv("XDG_STATE_HOME"), "holdfast", command, "*.json"))
 		ts.Check(err)
 		for _, name := range names {
-			data, _ := os.ReadFile(name) // it may be gone by now
+			data, _ := os.ReadFile(name) // the file may be gone by now
 			for _, m := range eventSeq.FindAllSubmatch(data, -1) {
 				if seq, err := strconv.ParseInt(string(m[1]), 36, 0); err == nil && int(seq) >= n {
 					return
@@ -358,11 +355,11 @@ func waitKept(ts *testscript.TestScript, command string, n int) {
 
 // chat runs a command and talks to it as a file says, line by line:
 //
-//	> what to say; $1 is what the last regexp has captured
+//	> a line for its stdin; $1 stands for the group of the last regexp
 //	< regexp that a line of its stdout must match, sooner or later
 //	! regexp that no line has matched so far
 //	halt           calls halt half-way, see halting, until go
-//	kept N         wait until it is kept that a call has come as far as message N
+//	kept N         wait until the saved state of a call has message N
 //	kill           SIGKILL
 //	term           SIGTERM
 //	close          end of its stdin

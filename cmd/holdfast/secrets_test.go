@@ -35,8 +35,8 @@ type secretTry struct {
 	stdin string
 }
 
-// clientURLs are URLs of servers; SECRET stands for the password, FREE for an address
-// that nobody listens on, SERVER for one of a server that repeats what it is sent.
+// clientURLs are URLs of servers. SECRET stands for the password, FREE for an address on which
+// no program listens, SERVER for the address of a server that repeats the request in its errors.
 var clientURLs = []string{
 	"http://user:SECRET@FREE/mcp",
 	"http://SECRET@FREE/mcp",
@@ -84,7 +84,7 @@ var clientURLs = []string{
 	"https://user:SECRET@SERVER/401",
 }
 
-// storeURLs are what may be given to --store.
+// storeURLs are values of --store.
 var storeURLs = []string{
 	"redis://user:SECRET@FREE/0",
 	"redis://:SECRET@FREE",
@@ -148,8 +148,7 @@ var storeURLs = []string{
 	"://user:SECRET@FREE",
 }
 
-// strayURLs are URLs where none is wanted, as they stand when an argument is left out
-// or two are swapped.
+// strayURLs are command lines with a URL in the wrong place, as when an argument is left out or two are swapped.
 var strayURLs = [][]string{
 	{"URL"},
 	{"serve", "URL"},
@@ -191,7 +190,7 @@ var strayURLs = [][]string{
 	{"completion", "URL"},
 }
 
-// secretTries are all tries.
+// secretTries returns all tries.
 func secretTries() []secretTry {
 	var all []secretTry
 	hello := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}` + "\n"
@@ -231,13 +230,13 @@ func secretTries() []secretTry {
 	return all
 }
 
-// TestSecretsInURLs tells the program URLs that hold a password, most of them wrong in
-// some way: it prints the password nowhere, and names no file after it.
+// TestSecretsInURLs gives the program URLs with a password, most of them wrong in some
+// way. The program prints the password nowhere, and names no file after it.
 func TestSecretsInURLs(t *testing.T) {
 	t.Parallel()
 	server := repeater(t)
 	free, demo := testport.Addr(t), demoAt(t)
-	// What a shell, a URL or a password may make trouble with.
+	// These have characters that may confuse a shell or a parser of URLs.
 	secrets := []string{"s3cr3tWord", "s3cr3t%2FWord", "s3cr3t%20Wo%25rd"}
 	tries := secretTries()
 	if n := len(tries); n < 130 {
@@ -246,7 +245,7 @@ func TestSecretsInURLs(t *testing.T) {
 	every := testlong.Either(20, 1)
 	var leaks atomic.Int32
 	var work sync.WaitGroup
-	free40 := make(chan struct{}, 40) // they wait more than they work
+	free40 := make(chan struct{}, 40) // the programs wait more than they work
 	for i, try := range tries {
 		if i%every != 0 {
 			continue
@@ -277,8 +276,7 @@ func TestSecretsInURLs(t *testing.T) {
 	}
 }
 
-// resumeWith is the command that resumes a call. What it says is a secret, as its help
-// tells.
+// resumeWith is a printed command that resumes a call. Its token is a secret, as the help of resume says.
 var resumeWith = regexp.MustCompile(`holdfast resume hf1\.\S+`)
 
 // found returns the form of a secret that is in one of the texts.
@@ -290,7 +288,7 @@ func found(secret string, texts ...string) string {
 	forms := []string{secret, plain, url.QueryEscape(plain), url.PathEscape(plain), strings.ToUpper(secret),
 		base64.StdEncoding.EncodeToString([]byte("user:" + plain)), base64.StdEncoding.EncodeToString([]byte("user:" + secret)),
 		base64.StdEncoding.EncodeToString([]byte(plain + ":"))}
-	forms = append(forms, strings.FieldsFunc(plain, func(r rune) bool { return strings.ContainsRune("/ %", r) })[0]) // what a parser takes off
+	forms = append(forms, strings.FieldsFunc(plain, func(r rune) bool { return strings.ContainsRune("/ %", r) })[0]) // a part that a parser may cut out
 	for _, text := range texts {
 		for _, form := range forms {
 			if strings.Contains(text, form) || strings.Contains(strings.ToLower(text), strings.ToLower(form)) {
@@ -301,8 +299,8 @@ func found(secret string, texts ...string) string {
 	return ""
 }
 
-// runTry runs the program until it ends, or, as some would try for long, has said
-// something. It returns all that it said, and the names of the files that it made.
+// runTry runs the program until it ends, or until it has printed something, as it
+// may try for long. It returns its output, and the names of the files that it made.
 func runTry(t *testing.T, args []string, env, stdin string) (said, names string) {
 	t.Helper()
 	home := t.TempDir()
@@ -336,14 +334,14 @@ func runTry(t *testing.T, args []string, env, stdin string) (said, names string)
 	}()
 	select {
 	case <-ended:
-	case <-time.After(testlong.Either(3*time.Second, soon)): // some try for 25 s before they say anything
+	case <-time.After(testlong.Either(3*time.Second, soon)): // some tries last 25 s before the first output
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		_ = in.Close()
 		<-ended
 	case <-out.first:
 		select {
 		case <-ended:
-		case <-time.After(300 * time.Millisecond): // it may have more to say
+		case <-time.After(300 * time.Millisecond): // more output may follow
 			_ = cmd.Process.Signal(syscall.SIGTERM)
 			_ = in.Close()
 			<-ended
@@ -357,11 +355,11 @@ func runTry(t *testing.T, args []string, env, stdin string) (said, names string)
 	return out.String(), files.String()
 }
 
-// sayings is what a program says.
+// sayings is the output of a program.
 type sayings struct {
 	mcptest.Log
 	once  sync.Once
-	first chan struct{} // closed when it has said something
+	first chan struct{} // closed at the first output
 }
 
 func (s *sayings) Write(p []byte) (int, error) {
@@ -369,7 +367,7 @@ func (s *sayings) Write(p []byte) (int, error) {
 	return s.Log.Write(p)
 }
 
-// tokenFor is a token that leads to a call at a URL.
+// tokenFor returns a token that leads to a call at a URL.
 func tokenFor(t *testing.T, to string) string {
 	t.Helper()
 	data, err := json.Marshal(client.State{URL: to, Calls: []client.CallState{{ID: json.RawMessage("1"), Token: "t"}}})
@@ -379,7 +377,7 @@ func tokenFor(t *testing.T, to string) string {
 	return "hf1." + base64.RawURLEncoding.EncodeToString(data)
 }
 
-// repeater is a server that tells in its errors what it was sent, as many do.
+// repeater returns the address of a server that repeats the request in its errors, as many servers do.
 func repeater(t *testing.T) string {
 	t.Helper()
 	return strings.TrimPrefix(mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -405,7 +403,7 @@ func repeater(t *testing.T) string {
 	})), "http://")
 }
 
-// demoAt is the URL of a server with the demo's tools.
+// demoAt returns the URL of a server with the demo's tools.
 func demoAt(t *testing.T) string {
 	t.Helper()
 	m := mcptest.Start(t, exec.Command("holdfast", "serve", "--demo", "--listen", "127.0.0.1:0")).Find(servingAt)

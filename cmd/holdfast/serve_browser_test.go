@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A person who opens an address in a browser is told what it is. All that clients send passes.
+// A person who opens an address in a browser gets a page that explains it. All requests of clients pass.
 func TestInBrowser(t *testing.T) {
 	t.Parallel()
 	h := inBrowser(func(path string) bool { return path == "/mcp" }, "/mcp", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// The help of serve shows each flag once, in the group that it belongs to.
+// The help of serve shows each flag once, in its group.
 func TestServeHelpGroups(t *testing.T) {
 	t.Parallel()
 	cmd, f := newServeFlags()

@@ -12,8 +12,8 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// No web page whose name leads to a loopback address reads the probes and the figures. Kubernetes and Prometheus, which
-// know a node by whatever address it has, do.
+// A web page with a name that leads to a loopback address cannot read the probes and the figures. Kubernetes and
+// Prometheus can, which know a node by any of its addresses.
 func TestProbesHost(t *testing.T) {
 	t.Parallel()
 	ask := func(addr, host, path string) int {
@@ -70,7 +70,7 @@ func TestProbesHost(t *testing.T) {
 	}
 }
 
-// otherAddresses are the IPv4 addresses of this machine that are not loopback ones.
+// otherAddresses returns the IPv4 addresses of this machine that are not loopback ones.
 func otherAddresses(t *testing.T) (ips []string) {
 	all := mcptest.Must(net.InterfaceAddrs())(t)
 	for _, a := range all {

@@ -17,10 +17,10 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// Who opens the live page of the demo sees a call whose connection is cut, and that survives.
+// The demo makes one call when a user opens its live page. The call's connection is cut twice, and the call still ends.
 func TestShow(t *testing.T) {
 	t.Parallel()
-	closed := make(chan struct{}, 100) // connections of the client that have ended
+	closed := make(chan struct{}, 100) // receives for each connection of the client that has ended
 	cutBy := func(ctx context.Context) error {
 		select {
 		case <-closed:
@@ -37,7 +37,7 @@ func TestShow(t *testing.T) {
 		for i := 1; i <= args.To; i++ {
 			err := req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: req.Params.GetProgressToken(), Progress: float64(i)})
 			if err == nil && (i == 5 || i == 13) {
-				err = cutBy(ctx) // the server says no more before it has happened
+				err = cutBy(ctx) // the server sends no more messages before the cut
 			}
 			if err != nil {
 				return nil, nil, err
@@ -87,8 +87,7 @@ func TestShow(t *testing.T) {
 	}
 }
 
-// The page of the demo is there without being asked for, also where its port is taken, but not if it
-// is refused.
+// The page of the demo is served without a flag, also where its port is taken, but not if a flag refuses it.
 func TestDemoPage(t *testing.T) {
 	t.Parallel()
 	first := mcptest.Must((&serveFlags{ownPage: true}).listenAdmin())(t)

@@ -12,7 +12,7 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// A signal that is sent twice at once is one; another one, or one that is sent later, ends draining.
+// A signal that is sent twice at once counts once. Another signal, or a later one, ends draining.
 func TestNextSignal(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("a process cannot send itself signals there")
@@ -46,7 +46,7 @@ func TestNextSignal(t *testing.T) {
 	send(os.Interrupt)
 	<-later.Done()
 
-	// Draining that no signal began ends with the first.
+	// Draining that began without a signal ends with the first signal.
 	other, cancel := context.WithCancel(context.Background())
 	cancel()
 	of, stopOf := untilNextSignal(other, time.Hour)

@@ -25,9 +25,9 @@ import (
 	"holdfast/internal/testport"
 )
 
-// A wrongStart is a command line as a new user types it by mistake. The program ends with the exit code, and what it
-// says on stderr is one line, which says what to do next. $TAKEN, $FREE, $OWN, $WEB, $TLS, $DEMO, $NOAUTH and $WRONGPASS stand
-// for addresses, $DIR for the directory.
+// A wrongStart is a command line with a mistake that a new user makes. The program ends with the exit code, and prints one
+// line on stderr, which says what to do next. $TAKEN, $FREE, $OWN, $WEB, $TLS, $DEMO, $NOAUTH and $WRONGPASS stand for
+// addresses, $DIR for the directory.
 type wrongStart struct {
 	args string // separated by spaces; ~ stands for a space within one
 	code int
@@ -37,11 +37,11 @@ type wrongStart struct {
 	stdin string
 	// out says that the line is on stdout, within the error for a host.
 	out bool
-	// serves says that the program serves all the same, with one line that has the text.
+	// serves says that the program still serves, and logs one line with the text.
 	serves bool
-	// waits says that one line before tells of a wait of seconds.
+	// waits says that a line before it announces a wait of seconds.
 	waits bool
-	// plain says that root could do it, so that it is tried as another user.
+	// plain says that root would succeed, so that another user runs the program.
 	plain bool
 }
 
@@ -90,7 +90,7 @@ var wrongStarts = []wrongStart{
 	{args: "serve --demo", env: "HOLDFAST_PORT=tcp://10.0.0.1:80", serves: true, says: `msg=serving`},
 	{args: "serve --demo", env: "HOLDFAST_KEEP=", serves: true, says: `msg=serving`},
 
-	// Where it listens.
+	// The addresses on which it listens.
 	{args: "serve --demo --listen $TAKEN", code: 1, says: `--listen $TAKEN is in use by another program: choose another address (port 0: a free one)`},
 	{args: "serve --demo --admin 127.0.0.1:0 --listen $TAKEN", code: 1, says: `--listen $TAKEN is in use by another program: choose another address (port 0: a free one)`},
 	{args: "serve --demo --admin $TAKEN", code: 1, says: `--admin $TAKEN is in use by another program: choose another address (port 0: a free one)`},
@@ -165,7 +165,7 @@ var wrongStarts = []wrongStart{
 	{args: "serve --demo --store redis://$FREE/0", waits: true, code: 1, says: `--store "redis:": connect: dial tcp $FREE: connect: connection refused: is the engine running, and is its address in the URL right?`},
 	{args: "serve --demo --store nats://$FREE", waits: true, code: 1, says: `--store "nats:": connecting: nats: no servers available for connection: is the engine running, and is its address in the URL right?`},
 
-	// Who may connect.
+	// The clients that may connect.
 	{args: "serve --demo --tls-cert cert.pem", code: 2, says: `TLS needs a certificate and its key: give both --tls-cert and --tls-key`},
 	{args: "serve --demo --tls-cert none.pem --tls-key key.pem", code: 1, says: `--tls-cert: open none.pem: no such file or directory: is the path right?`},
 	{args: "serve --demo --tls-cert cert.pem --tls-key none.pem", code: 1, says: `--tls-key: open none.pem: no such file or directory: is the path right?`},
@@ -219,10 +219,10 @@ var wrongStarts = []wrongStart{
 
 const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}` + "\n"
 
-// nobody is a user who may not do what root may.
+// nobody is a user without root's rights.
 const nobody = 65534
 
-// Each wrong start says what to do next, once, in one line, with the exit code that the documentation gives.
+// Each wrong start prints what to do next, once, in one line, and ends with the exit code of its row.
 func TestWrongStarts(t *testing.T) {
 	t.Parallel()
 	at := newStartPlace(t)
@@ -238,9 +238,9 @@ func TestWrongStarts(t *testing.T) {
 	}
 }
 
-// A startPlace is where starts are tried: a directory, and servers.
+// A startPlace is the directory and the servers for the starts.
 type startPlace struct {
-	dir, program string // program is for anybody
+	dir, program string // any user may run program
 	names        *strings.Replacer
 }
 
@@ -277,7 +277,7 @@ func newStartPlace(t *testing.T) *startPlace {
 	return p
 }
 
-// writeFiles writes the files that are tried.
+// writeFiles writes the files that the starts name.
 func (p *startPlace) writeFiles(t *testing.T) {
 	one := `{"mcpServers": {"a": {"command": "cat"}}}`
 	wide := "\xff\xfe"
@@ -321,7 +321,7 @@ func (p *startPlace) writeFiles(t *testing.T) {
 	}
 	program := mcptest.Must(exec.LookPath("holdfast"))(t)
 	p.program = filepath.Join(p.dir, "program")
-	if os.Getuid() == 0 { // else it is no other user who runs it
+	if os.Getuid() == 0 { // otherwise the same user runs it
 		text, err := os.ReadFile(program)
 		for _, in := range []string{p.dir, filepath.Dir(p.dir)} {
 			err = errors.Join(err, os.Chmod(in, 0o755))
@@ -348,7 +348,7 @@ func demoServer(t *testing.T) string {
 	return m[1]
 }
 
-// redisThatSays starts what answers each command of a Redis client with an error, and returns its address.
+// redisThatSays starts a server that answers each command of a Redis client with an error, and returns its address.
 func redisThatSays(t *testing.T, text string) string {
 	l := mcptest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { _ = l.Close() })
@@ -451,7 +451,7 @@ func (p *startPlace) try(t *testing.T, row wrongStart) {
 	}
 }
 
-// user returns the user as whom a start is tried.
+// user returns the user who runs a start.
 func (p *startPlace) user(row wrongStart) int {
 	if row.plain && os.Getuid() == 0 {
 		return nobody
@@ -459,7 +459,7 @@ func (p *startPlace) user(row wrongStart) int {
 	return os.Getuid()
 }
 
-// privileged reports whether a port is for root alone.
+// privileged reports whether only root may listen on a port.
 func privileged(port int) bool {
 	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_unprivileged_port_start")
 	first, wrong := strconv.Atoi(strings.TrimSpace(string(text)))

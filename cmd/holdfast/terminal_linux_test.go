@@ -22,18 +22,18 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// evil is what a server says: it sets the title and rings, paints (C0, then C1), takes a
-// letter back, and turns the direction of writing. begin and end are its borders.
+// evil is a text of a server. It sets the title and rings, paints (C0, then C1), takes a
+// letter back, and turns the direction of writing. It begins with { and ends with X}.
 const (
 	evil      = "{\x1b]0;pwned\x07 \x1b[31m \u009b32m \x7f \u202e \u2066 \r X}"
 	evilShown = `{\u001b]0;pwned\u0007 \u001b[31m \u009b32m \u007f \u202e \u2066 \u000d X}`
-	evilLine  = `{\u001b]0;pwned\u0007 \u001b[31m \u009b32m \u007f \u202e \u2066 X}` // on one line
+	evilLine  = `{\u001b]0;pwned\u0007 \u001b[31m \u009b32m \u007f \u202e \u2066 X}` // evil on one line
 )
 
-// evilJSON is the same within a JSON text, with what JSON lets stand as it is.
+// evilJSON is evil within a JSON text, which leaves some characters unescaped.
 var evilJSON = strings.NewReplacer("\x1b", `\u001b`, "\x07", `\u0007`, "\r", `\r`).Replace(evil)
 
-// evilServer is an MCP server that says evil wherever it may say something.
+// evilServer is an MCP server with evil in each text that it sends.
 func evilServer(t *testing.T) string {
 	t.Helper()
 	answered := make(chan struct{}, 8)
@@ -82,7 +82,7 @@ func evilServer(t *testing.T) string {
 	return url
 }
 
-// A pty is a pseudo-terminal: what is written to the file is shown by shown.
+// A pty is a pseudo-terminal. shown returns the text that was written to its file.
 type pty struct {
 	file *os.File
 	main *os.File
@@ -102,7 +102,7 @@ func newPTY(t *testing.T) *pty {
 	n := mcptest.Must(unix.IoctlGetInt(fd, unix.TIOCGPTN))(t)
 	name := fmt.Sprintf("/dev/pts/%d", n)
 	file := mcptest.Must(os.OpenFile(name, os.O_RDWR|unix.O_NOCTTY, 0))(t)
-	// What it would not fit on a line is cut.
+	// The terminal is wide, as the program cuts text that does not fit on a line.
 	mcptest.Check(t, unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 50, Col: 500}))
 	term := &pty{file: file, main: os.NewFile(uintptr(fd), "ptmx"), over: make(chan struct{})}
 	go func() {
@@ -114,14 +114,14 @@ func newPTY(t *testing.T) *pty {
 			term.bytes.Write(buf[:n])
 			term.mu.Unlock()
 			if err != nil {
-				return // EIO: nobody has it open
+				return // EIO: no program has the terminal open
 			}
 		}
 	}()
 	return term
 }
 
-// shown is all that was shown, after the programs that had it have ended.
+// shown returns all text on the terminal, after the programs that had it open have ended.
 func (term *pty) shown() string {
 	_ = term.file.Close()
 	<-term.over
@@ -135,7 +135,7 @@ func (term *pty) text() string {
 	return term.bytes.String()
 }
 
-// raw returns a command of the server's that is in a text as it is.
+// raw returns a terminal's command from the server that is unchanged in a text.
 func raw(text string) string {
 	for _, one := range []string{"\x1b]", "\x07", "\x1b[31m", "\u009b", "\x7f", "\u202e", "\u2066", " \r X"} {
 		if strings.Contains(text, one) {
@@ -146,7 +146,7 @@ func raw(text string) string {
 }
 
 // TestTerminal runs the commands at a terminal, and with pipes in its place, with a
-// server that says commands for terminals wherever it says something.
+// server that puts terminals' commands into each text.
 func TestTerminal(t *testing.T) {
 	t.Parallel()
 	url := evilServer(t)
@@ -189,10 +189,10 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
-// servingURL finds in a log where it serves.
+// servingURL finds the URL of the server in its log.
 var servingURL = regexp.MustCompile(`(http://[0-9.:]+/mcp)"?[ ,]`)
 
-// TestTerminalLog shows a process's stderr on a terminal, as the log of holdfast serve.
+// TestTerminalLog lets holdfast serve log a process's stderr on a terminal.
 func TestTerminalLog(t *testing.T) {
 	t.Parallel()
 	for _, format := range []string{"text", "json"} {
@@ -219,7 +219,7 @@ func TestTerminalLog(t *testing.T) {
 			}
 			wait(func(text string) bool { return servingURL.MatchString(text) })
 			to := servingURL.FindStringSubmatch(term.text())[1]
-			asking := exec.CommandContext(ctx, "holdfast", "tools", to) // which waits for an answer in vain
+			asking := exec.CommandContext(ctx, "holdfast", "tools", to) // the command waits for an answer in vain
 			mcptest.Check(t, asking.Start())
 			wait(func(text string) bool { return strings.Contains(text, "pwned") && strings.Contains(text, "X}") })
 			_ = asking.Process.Kill()
@@ -233,7 +233,7 @@ func TestTerminalLog(t *testing.T) {
 	}
 }
 
-// runOn runs the program with stdout and stderr that lead to one place.
+// runOn runs the program with one writer for stdout and stderr.
 func runOn(t *testing.T, out io.Writer, stdin string, args ...string) {
 	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), soon)
@@ -241,13 +241,13 @@ func runOn(t *testing.T, out io.Writer, stdin string, args ...string) {
 	cmd := exec.CommandContext(ctx, "holdfast", args...)
 	cmd.Env = append(os.Environ(), "XDG_STATE_HOME="+t.TempDir())
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), out, out
-	_ = cmd.Run() // some commands are to fail
+	_ = cmd.Run() // some commands fail
 	if ctx.Err() != nil {
 		t.Errorf("%q did not end", args)
 	}
 }
 
-// Nothing is printed but through an output.
+// The program prints only through its outputs.
 func TestOutputsOnly(t *testing.T) {
 	t.Parallel()
 	var names []string
@@ -264,7 +264,7 @@ func TestOutputsOnly(t *testing.T) {
 			continue
 		}
 		data := mcptest.Must(os.ReadFile(name))(t)
-		// What a child inherits is not printed on.
+		// A child inherits these files, and the program does not print on them.
 		data = bytes.ReplaceAll(data, []byte("[]*os.File{os.Stdin, os.Stdout, os.Stderr}"), nil)
 		if found := around.Find(data); found != nil {
 			t.Errorf("%s has %s: print to cmd.OutOrStdout or cmd.ErrOrStderr", name, found)

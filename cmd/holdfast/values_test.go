@@ -19,23 +19,23 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// What a 0 that is written on the command line means.
+// A 0 on the command line has one of these meanings.
 const (
-	isOff     = "off"     // as a negative value does
-	isDefault = "default" // which is 0
+	isOff     = "off"     // as a negative value
+	isDefault = "default" // the default is 0
 	isRefused = "refused"
 )
 
 // A setting is an option of the library that is a number or a time, and the flag of holdfast serve for it.
 type setting struct {
 	option, flag string
-	byDefault    string // of the flag
+	byDefault    string // the flag's default
 	documented   string // the same in the option's documentation
-	off          bool   // a negative value switches it off, in both; else the flag refuses it, and the option has its default
-	zero         string // of the flag; that of an option is always its default
+	off          bool   // a negative value switches it off, in both; otherwise the flag refuses the value, and the option has its default
+	zero         string // the meaning of the flag's 0; an option's 0 is always its default
 }
 
-// settings are all of them. docs/running.md has the rule, in "Values of flags and options".
+// settings has all settings. docs/running.md has the rule, in "Values of flags and options".
 var settings = []setting{
 	{"UpgradeAfter", "upgrade-after", "50ms", "50 ms", false, isRefused},
 	{"DisconnectAfter", "disconnect-after", "never", "By default, and if it is negative, it is not closed", true, isOff},
@@ -69,7 +69,7 @@ var settings = []setting{
 	{"Memory", "memory", "0", "a quarter of", false, isRefused},
 }
 
-// programs are flags for what the program does beside the library.
+// programs are flags of the program itself, without an option of the library.
 var programs = []string{"drain", "auth-grace", "upstream-wait"}
 
 // of returns the option's field.
@@ -81,7 +81,7 @@ func (s *setting) of(o *holdfast.Options) reflect.Value {
 	return v
 }
 
-// optionsOf returns the options of a command line, and why it is refused.
+// optionsOf returns the options of a command line, or the error that refuses it.
 func optionsOf(args ...string) (*holdfast.Options, error) {
 	cmd, f := newServeFlags()
 	if err := cmd.ParseFlags(args); err != nil {
@@ -93,7 +93,7 @@ func optionsOf(args ...string) (*holdfast.Options, error) {
 	return f.options(), nil
 }
 
-// Zero and negative mean in an option what they mean in its flag.
+// Zero and negative values have the same meaning in an option and in its flag.
 func TestZeroAndNegative(t *testing.T) {
 	t.Parallel()
 	documents := documentsOf(t, "../../options.go")
@@ -149,7 +149,7 @@ func TestZeroAndNegative(t *testing.T) {
 	}
 }
 
-// optionTold reports whether a handler with a value logs that it is wrong.
+// optionTold reports whether a handler logs that a value is wrong.
 func optionTold(t *testing.T, s *setting, value int) bool {
 	t.Helper()
 	var log bytes.Buffer
@@ -166,7 +166,7 @@ func optionTold(t *testing.T, s *setting, value int) bool {
 	return strings.Contains(log.String(), "option=Options."+s.option+" ")
 }
 
-// Each option and each flag that is a number or a time is one of the settings.
+// Each option and each flag with a number or a time is one of the settings.
 func TestSettingsAreAll(t *testing.T) {
 	t.Parallel()
 	has := func(option, flag string) bool {
@@ -198,7 +198,7 @@ func TestSettingsAreAll(t *testing.T) {
 	})
 }
 
-// Values that are no number of a bound are wrong, too.
+// Values outside of a range are wrong, too.
 func TestOptionsOutOfRange(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer

@@ -28,32 +28,32 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows shows that no client reads, hears or ends what is another's: for every transport, every
-// kind of server and every way in which two clients may differ, one client does all that a client can
-// do, and keeps it going, while another does the same with the same ids, keys and params, and with what
-// it could guess of the first.
+// These tests show that a client cannot read, hear or end anything of another client. For every
+// transport, every kind of server and every way in which two clients may differ, one client makes all
+// kinds of requests and keeps them in flight. Meanwhile another client makes the same requests with the
+// same ids, keys and params, and further requests with all that it could guess of the first.
 
-// A diary is a server that keeps, in each conversation, what its clients have written there, and says
-// all of that with whatever it says. So who shares a conversation gets another's notes.
+// A diary is a server that keeps, in each conversation, the notes that its clients have written there, and puts
+// all of them into each of its messages. So a client that shares a conversation gets the other client's notes.
 //
 //	write  answers
-//	hold   tells its progress, and answers when it is released
-//	ask    asks the client, and answers what that says
-//	touch  tells of a change of the resource "test://x", and answers
+//	hold   emits progress, and answers when the test releases it
+//	ask    asks the client, and answers with the client's answer
+//	touch  emits a change of the resource "test://x", and answers
 type diary struct {
-	stateless bool // it keeps nothing, as a server that is shared
-	anybody   bool // it is told of no tokens
+	stateless bool // it keeps no notes, as a shared server
+	anybody   bool // it gets no tokens, and asks for none
 
 	mu      sync.Mutex
 	pages   []*diaryPage
-	held    map[string]func() // by their notes
-	strange []string          // requests that came in a conversation that began with another Authorization
+	held    map[string]func() // ends held calls, by their notes
+	strange []string          // requests that came in a conversation begun with another Authorization
 }
 
 // A diaryPage is a conversation.
 type diaryPage struct {
 	d     *diary
-	owner string // the Authorization that it began with
+	owner string // the Authorization with which the conversation began
 	sink  backend.Sink
 
 	// Guarded by diary.mu.
@@ -72,7 +72,7 @@ func (d *diary) Open(_ context.Context, start backend.Start, sink backend.Sink) 
 	return p, nil
 }
 
-// release has a call end that is held.
+// release ends a held call.
 func (d *diary) release(note string) bool {
 	d.mu.Lock()
 	say := d.held[note]
@@ -84,7 +84,7 @@ func (d *diary) release(note string) bool {
 	return true
 }
 
-// mixed returns what two clients have written in one conversation.
+// mixed returns the notes of two clients that are in one conversation.
 func (d *diary) mixed() (all []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -116,7 +116,7 @@ func (p *diaryPage) Deliver(in backend.Inbound) error {
 	if note != "" && !d.stateless {
 		p.notes = append(p.notes, note)
 	}
-	said := func() string { // in this conversation, so far
+	said := func() string { // the notes of this conversation, so far
 		if d.stateless {
 			return note
 		}
@@ -189,18 +189,18 @@ func (*diaryPipe) Closed(error, bool) {}
 
 func newDiary() *diary { return &diary{held: make(map[string]func())} }
 
-// A stage is a kind of server that a matrix is played on.
+// A stage is a kind of server on which the tests run.
 type stage struct {
 	endpoint, pair string // paths
-	prefix         string // of its tools
-	shared         bool   // one conversation is for all clients: nothing is kept, nobody is asked
+	prefix         string // the prefix of its tools
+	shared         bool   // all clients share one conversation: no notes are kept, and no client is asked
 	checks         bool   // the server gets the clients' tokens, and checks them
-	process        bool   // it is a process, which this one cannot look into
-	ownTasks       bool   // it has tasks of its own, which are those of a token
+	process        bool   // the server is a process of its own, which the test cannot look into
+	ownTasks       bool   // the server has tasks of its own, one list for each token
 	begin          func(t *testing.T, d *diary, o *holdfast.Options) http.Handler
 }
 
-// stages are the kinds. In a configuration "$" stands for the URL of a server, and "!" for a command.
+// stages returns the kinds of server. In a configuration "$" stands for the URL of a server, and "!" for a command.
 func stages() map[string]stage {
 	all := map[string]stage{
 		"upstream": {endpoint: "/mcp", pair: "/sse", checks: true, begin: func(t *testing.T, d *diary, o *holdfast.Options) http.Handler {
@@ -234,24 +234,24 @@ func stages() map[string]stage {
 	return all
 }
 
-// upstream serves a diary over Streamable HTTP, to clients with a token of somebody.
+// upstream serves a diary over Streamable HTTP, to clients with a token that is not "wrong".
 func upstream(t *testing.T, d *diary) string {
 	t.Helper()
 	all := &diaryHTTP{d: d, sessions: make(map[string]*diarySession)}
 	return mcptest.Serve(t, all)
 }
 
-// A diaryHTTP is a diary over Streamable HTTP. It knows no tasks and resumes nothing.
+// A diaryHTTP is a diary over Streamable HTTP. It supports no tasks and no resuming.
 type diaryHTTP struct {
 	d        *diary
 	mu       sync.Mutex
 	sessions map[string]*diarySession
 }
 
-// A diarySession is a conversation with it: the sink of its page.
+// A diarySession is a conversation with a diaryHTTP, and the sink of its page.
 type diarySession struct {
 	conn backend.Conn
-	said chan []byte // that belongs to no request
+	said chan []byte // messages that belong to no request
 }
 
 // A diaryCall is a request in flight.
@@ -287,7 +287,7 @@ func (all *diaryHTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	all.mu.Unlock()
 	switch {
 	case m.Method == "server/discover":
-		w.WriteHeader(http.StatusBadRequest) // it knows no modern clients
+		w.WriteHeader(http.StatusBadRequest) // the server supports no modern clients
 	case s == nil:
 		w.WriteHeader(http.StatusNotFound)
 	case r.Method == http.MethodDelete:
@@ -304,7 +304,7 @@ func (all *diaryHTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// pour writes messages as events, until the client leaves, or a response if one ends them.
+// pour writes messages as events until the client leaves, or, with ends, until a response.
 func pour(w http.ResponseWriter, r *http.Request, said chan []byte, ends bool) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	_ = http.NewResponseController(w).Flush()
@@ -339,7 +339,7 @@ func socket(t *testing.T, d *diary) string {
 
 func shutdown(h *holdfast.Handler) {
 	ctx, stop := context.WithCancel(context.Background())
-	stop() // calls are in flight that nobody ends
+	stop() // calls are in flight that no test ends
 	_ = h.Shutdown(ctx)
 }
 
@@ -372,7 +372,7 @@ func configured(text string) func(*testing.T, *diary, *holdfast.Options) http.Ha
 	}
 }
 
-// An identity is what tells a client apart.
+// An identity is the name and the token of a client.
 type identity struct{ who, token string }
 
 func (id identity) String() string { return fmt.Sprintf("%s with token %q", id.who, id.token) }
@@ -381,30 +381,30 @@ func (id identity) String() string { return fmt.Sprintf("%s with token %q", id.w
 type party struct {
 	t         *testing.T
 	is        identity
-	name      string // begins its notes
+	name      string // its notes begin with this name
 	transport string
 	at        *stage
 	base      string
 	ctx       context.Context
-	in        bool // it has begun: the server has not refused it
+	in        bool // the server has not refused the client
 
-	session  string          // its id
-	endpoint string          // where it posts
+	session  string          // the session's id
+	endpoint string          // the path to which it posts
 	socket   *mcptest.Socket // or nil
-	ids      int             // of its requests, so far
+	ids      int             // the number of its requests, so far
 
 	mu     sync.Mutex
-	heard  []jsonrpc.Message // with the responses that were no messages
-	all    bytes.Buffer      // all that it was sent, as it was
-	change chan struct{}     // closed when it has heard something
+	heard  []jsonrpc.Message // the received messages, also HTTP responses without one
+	all    bytes.Buffer      // all received bytes
+	change chan struct{}     // closed when a message has come
 }
 
-// transports are the ways in which clients come.
+// transports are the ways in which clients connect.
 var transports = []string{"legacy", "modern", "WebSocket", "HTTP+SSE"}
 
 func (p *party) modern() bool { return p.transport == "modern" }
 
-// hear takes in what came.
+// hear records received data.
 func (p *party) hear(data []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -416,7 +416,7 @@ func (p *party) hear(data []byte) {
 	p.change = make(chan struct{})
 }
 
-// has reports whether it was sent a text.
+// has reports whether the party received a text.
 func (p *party) has(text string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -429,7 +429,7 @@ func (p *party) await(what string, is func(*jsonrpc.Message) bool) jsonrpc.Messa
 	return p.awaitMore(what, 1, is)
 }
 
-// awaitMore waits for the n-th of some messages.
+// awaitMore waits for the n-th message for which is returns true.
 func (p *party) awaitMore(what string, n int, is func(*jsonrpc.Message) bool) (found jsonrpc.Message) {
 	p.t.Helper()
 	late := time.After(patience)
@@ -456,13 +456,13 @@ func (p *party) awaitMore(what string, n int, is func(*jsonrpc.Message) bool) (f
 	}
 }
 
-// response waits for that to a request.
+// response waits for the response to a request.
 func (p *party) response(id string) jsonrpc.Message {
 	p.t.Helper()
 	return p.await("response "+id, func(m *jsonrpc.Message) bool { return m.Kind == jsonrpc.Response && string(m.ID) == id })
 }
 
-// headers are those of a request, in pairs.
+// headers returns the headers of a request, in pairs.
 func (p *party) headers(more ...string) []string {
 	h := []string{"Who", p.is.who, "Mcp-Session-Id", p.session}
 	if p.is.token != "" {
@@ -471,7 +471,7 @@ func (p *party) headers(more ...string) []string {
 	return append(h, more...)
 }
 
-// do makes an HTTP request, and has what comes be heard in the background. The status is that of its answer.
+// do makes an HTTP request, and reads a stream of events in the background. The status is that of the HTTP response.
 func (p *party) do(method, path, body string, header ...string) (status int, head http.Header) {
 	p.t.Helper()
 	header = p.headers(header...)
@@ -488,7 +488,7 @@ func (p *party) do(method, path, body string, header ...string) (status int, hea
 	return res.StatusCode, res.Header
 }
 
-// reads reads a stream of events, and comes back where it is sent away for a while, as a call is that waits for input.
+// reads reads a stream of events. It comes back when the server ends a stream for a while, as it does for a call that waits for input.
 func (p *party) reads(res *http.Response, path string, header []string) {
 	for last := ""; ; {
 		for events := sse.NewReader(res.Body, 1<<20); ; {
@@ -513,7 +513,7 @@ func (p *party) reads(res *http.Response, path string, header []string) {
 	}
 }
 
-// send sends a message. It does not wait for what a request is answered.
+// send sends a message. It does not wait for the response to a request.
 func (p *party) send(text string, key string) {
 	p.t.Helper()
 	if p.socket != nil {
@@ -543,7 +543,7 @@ func (p *party) send(text string, key string) {
 	p.do(http.MethodPost, p.endpoint, text, "Idempotency-Key", key)
 }
 
-// ask makes a request, and returns its id. Parties use the same ones.
+// ask makes a request, and returns its id. All parties use the same ids.
 func (p *party) ask(method, params, key string) (id string) {
 	p.t.Helper()
 	p.ids++
@@ -552,19 +552,19 @@ func (p *party) ask(method, params, key string) (id string) {
 	return id
 }
 
-// tool calls a tool. Some params are those of all parties.
+// tool calls a tool. All parties use some of the same params.
 func (p *party) tool(name, note, more, key string) (id string) {
 	p.t.Helper()
 	return p.ask("tools/call", fmt.Sprintf(`{"name":%q,"arguments":{"note":%q}%s,"_meta":{"progressToken":1}}`, p.at.prefix+name, note, more), key)
 }
 
-// join begins.
+// join begins the party's session.
 func (p *party) join() {
 	p.t.Helper()
 	p.endpoint = p.at.endpoint
 	hello := fmt.Sprintf(`{"protocolVersion":"%s","capabilities":{"elicitation":{},"resumableRequests":{}},"clientInfo":{"name":"same","version":"1"}}`,
 		map[string]string{"legacy": "2025-11-25", "WebSocket": "2025-11-25", "HTTP+SSE": "2024-11-05"}[p.transport])
-	if p.is.who == "" { // ids of questions can be guessed
+	if p.is.who == "" { // without a principal the ids of questions can be guessed
 		hello = strings.Replace(hello, `,"resumableRequests":{}`, "", 1)
 	}
 	switch p.transport {
@@ -609,7 +609,7 @@ func (p *party) join() {
 	}
 }
 
-// listen has the party hear of changes.
+// listen subscribes the party to changes.
 func (p *party) listen() {
 	p.t.Helper()
 	if p.modern() {
@@ -620,7 +620,7 @@ func (p *party) listen() {
 	p.response(p.ask("resources/subscribe", `{"uri":"test://x"}`, ""))
 }
 
-// touch has the party's conversation tell of a change, which the party hears.
+// touch makes the server emit a change in the party's conversation, and waits until the party has it.
 func (p *party) touch(note string) {
 	p.t.Helper()
 	p.response(p.tool("touch", p.name+":"+note, "", ""))
@@ -629,7 +629,7 @@ func (p *party) touch(note string) {
 	})
 }
 
-// asked waits for a question to the party: its id, or, in the new era, the result that has it.
+// asked waits for a question to the party. It returns the question or, in the modern era, the result with the question.
 func (p *party) asked(call string) (question jsonrpc.Message) {
 	p.t.Helper()
 	if p.modern() {
@@ -652,7 +652,7 @@ func (p *party) answer(question jsonrpc.Message, note string) (call string) {
 	return p.tool("ask", note, fmt.Sprintf(`,"requestState":%s,"inputResponses":%s`, jsonrpc.Field(question.Result, "requestState"), answers), "")
 }
 
-// task begins a call that is a task, and returns its id, if it began.
+// task begins a call that is a task, and returns the task's id, if there is one.
 func (p *party) task(note string) (id string) {
 	p.t.Helper()
 	switch p.transport {
@@ -676,7 +676,7 @@ func (p *party) about(method, task string) jsonrpc.Message {
 // keyed is the id of the request that all parties make under the same key.
 const keyed = "100"
 
-// underKey makes that request, for the n-th time. It returns the response to that.
+// underKey makes the request keyed for the n-th time, and returns the response.
 func (p *party) underKey(n int) jsonrpc.Message {
 	p.t.Helper()
 	last := p.ids
@@ -686,15 +686,15 @@ func (p *party) underKey(n int) jsonrpc.Message {
 	return p.awaitMore("response under the key", n, func(m *jsonrpc.Message) bool { return m.Kind == jsonrpc.Response && string(m.ID) == keyed })
 }
 
-// known is what another party could have found out of the first, or guess.
+// known has the facts that another party could have found out of the first, or guess.
 type known struct {
-	call, asking string // ids of its requests
+	call, asking string // the ids of the first party's requests
 	question     jsonrpc.Message
 	task         string
 	session      string
 }
 
-// begins has the first party do all that a client can, and keep it going.
+// begins lets the first party make all kinds of requests, and leaves them in flight.
 func (p *party) begins() (k known) {
 	p.t.Helper()
 	if p.join(); !p.in {
@@ -707,7 +707,7 @@ func (p *party) begins() (k known) {
 	p.await("progress", func(m *jsonrpc.Message) bool { return m.Method == "notifications/progress" })
 	if !p.at.shared {
 		p.listen()
-		if !p.at.process || !p.modern() { // on stdio a question does not say which call it is of
+		if !p.at.process || !p.modern() { // on stdio a question does not name its call
 			k.asking = p.tool("ask", p.name+":asks", "", "")
 			k.question = p.asked(k.asking)
 		}
@@ -719,12 +719,12 @@ func (p *party) begins() (k known) {
 	return k
 }
 
-// tries has another party do the same, and what it can with what it knows of the first. knows says that it
-// knows the secrets of the first, too: those of a principal are of no use to others.
+// tries lets another party make the same requests, and further ones with its knowledge of the first party.
+// knows says that it knows the first party's secrets, too: those of a principal are useless to others.
 func (p *party) tries(k *known, knows bool) {
 	p.t.Helper()
 	if p.join(); !p.in && !p.modern() {
-		return // it has no session
+		return // the party has no session
 	}
 	p.in = p.response(p.tool("write", p.name+":mine", "", "")).Result != nil
 	p.response(p.ask("tools/list", `{"_meta":{}}`, ""))
@@ -768,7 +768,7 @@ func (p *party) tries(k *known, knows bool) {
 	}
 }
 
-// ends has the first party see the end of all that it began.
+// ends checks the ends of all requests of the first party.
 func (p *party) ends(d *diary, k *known) {
 	p.t.Helper()
 	if !p.at.process {
@@ -802,7 +802,7 @@ func (p *party) ends(d *diary, k *known) {
 	}
 }
 
-// TestApart plays the matrix.
+// TestApart runs the test on all stages, over all transports, with all pairs of identities.
 func TestApart(t *testing.T) {
 	t.Parallel()
 	firsts := map[identity][]identity{
@@ -822,8 +822,8 @@ func TestApart(t *testing.T) {
 	}
 }
 
-// Clients of one principal with two tokens are one, and have conversations of their own where the server
-// gets the tokens: what it says to one may not be for the rights of the other.
+// Two clients of one principal with two tokens count as one client. Where the server gets the tokens
+// each has a conversation of its own: a message to one of them may be beyond the rights of the other.
 func TestApartByToken(t *testing.T) {
 	t.Parallel()
 	for name, on := range stages() {
@@ -851,8 +851,8 @@ func TestApartByToken(t *testing.T) {
 	}
 }
 
-// A request that the server did not take, for the client's token, may be made again under its key with
-// another token. One that it took may have run.
+// A request that the server refused for the client's token may be made again under its key with
+// another token. A request that the server took may have run.
 func TestApartRefreshed(t *testing.T) {
 	t.Parallel()
 	for name, on := range stages() {
@@ -889,7 +889,7 @@ func TestApartRefreshed(t *testing.T) {
 	}
 }
 
-// written returns all that clients have written.
+// written returns all notes that clients have written.
 func (d *diary) written() (all []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -899,7 +899,7 @@ func (d *diary) written() (all []string) {
 	return all
 }
 
-// enter begins a stage. in makes a client of it.
+// enter begins a stage. in makes a client of the stage.
 func enter(t *testing.T, on *stage, d *diary, transport string) (in func(name string, is identity) *party) {
 	t.Helper()
 	front := mcptest.Serve(t, on.begin(t, d, &holdfast.Options{
@@ -924,7 +924,7 @@ func play(t *testing.T, on *stage, transport string, first identity, others []id
 		all = append(all, p)
 		p.tries(&k, first.who != "")
 	}
-	if !on.shared { // what would have been heard, was heard before the own change
+	if !on.shared { // each party reads its own change after any change of another party
 		one.touch("secret change")
 		for _, p := range all {
 			if p.in {

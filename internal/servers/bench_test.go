@@ -11,7 +11,7 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// BenchmarkCall is a call of a process: at its own path, merged with two others, and shared.
+// BenchmarkCall makes calls of a process: at its own path, merged with two other servers, and shared.
 func BenchmarkCall(b *testing.B) {
 	exe := mcptest.Must(os.Executable())(b)
 	process := fmt.Sprintf(`{"command": %q, "args": ["x", "y"], "env": {%q: "1"}, "holdfast": {"share": `, exe, standIn)

@@ -14,8 +14,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// The error of a call that takes too long says "outcome unknown" only if the tool may have changed something, as far
-// as the operator and the server's last list say.
+// The error of a call that takes too long says "outcome unknown" unless the operator or the server's last list says
+// that the tool changes nothing, or may be called again.
 func TestTimeoutOutcome(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -71,7 +71,7 @@ func TestTimeoutOutcome(t *testing.T) {
 	})
 }
 
-// Nothing is kept of calls that took too long, at a server that never answers them.
+// A session forgets calls that took too long, also at a server that never answers them.
 func TestTimeoutForgets(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

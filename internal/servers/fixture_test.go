@@ -20,26 +20,26 @@ import (
 	"holdfast/internal/servers"
 )
 
-// patience is how long a test waits for what must come.
+// patience is how long a test waits for an event that must come.
 const patience = time.Minute
 
-// A farm is some servers over HTTP, and a Holdfast that serves them by a configuration.
+// A farm has some servers over HTTP, and a Holdfast that serves them by a configuration.
 type farm struct {
 	t       testing.TB
-	base    string // of Holdfast
+	base    string // the URL of Holdfast
 	set     *servers.Set
 	up      map[string]string // URLs of the servers
 	server  map[string]*mcp.Server
 	inits   map[string]*atomic.Int32
 	let     chan struct{} // closed by release: lets calls of the tool "slow" end
 	release func()
-	began   chan string // has the server of each such call
-	ended   chan string // and of each that was cancelled
+	began   chan string // receives the server's name at each call of "slow"
+	ended   chan string // receives the server's name at each such call that was cancelled
 }
 
 type message struct{ Message string }
 
-// newFarm begins servers with names, and serves them as the configuration says, in which $NAME
+// newFarm begins servers with the given names, and serves them as conf says. In conf $NAME
 // stands for the URL of a server.
 func newFarm(t testing.TB, conf string, names ...string) *farm {
 	t.Helper()
@@ -64,7 +64,7 @@ func serveSet(t testing.TB, set *servers.Set, o *holdfast.Options) (url string) 
 	return url
 }
 
-// begin begins a server, whose tools say its name.
+// begin begins a server with tools that return its name.
 func (f *farm) begin(name string) {
 	inits := new(atomic.Int32)
 	f.inits[name] = inits
@@ -123,7 +123,7 @@ func (f *farm) begin(name string) {
 	f.up[name], f.server[name] = mcptest.Serve(f.t, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, nil)), s
 }
 
-// parse returns a configuration.
+// parse parses a configuration.
 func (f *farm) parse(text string) *config.File {
 	f.t.Helper()
 	for name, url := range f.up {
@@ -142,7 +142,7 @@ func (f *farm) connect(path string) *mcp.ClientSession {
 // with connects a client to a path.
 func (f *farm) with(c *mcp.Client, path string) *mcp.ClientSession { return f.at(c, path, "") }
 
-// at connects a client of a revision, or as it chooses.
+// at connects a client of the given revision, or, with "", of the client's own choice.
 func (f *farm) at(c *mcp.Client, path, revision string) *mcp.ClientSession {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(f.t.Context(), patience)
@@ -155,7 +155,7 @@ func (f *farm) at(c *mcp.Client, path, revision string) *mcp.ClientSession {
 	return s
 }
 
-// call calls a tool and returns its text, or the error's.
+// call calls a tool and returns the text of its result or error.
 func call(t *testing.T, s *mcp.ClientSession, tool string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

@@ -20,11 +20,11 @@ import (
 	"holdfast/internal/servers"
 )
 
-// standIn is set for a process that stands in for a command of a documented configuration. It
-// tells with which arguments and environment it was started.
+// standIn is set for a process that stands in for a command of a documented configuration.
+// Its tool "about" returns the arguments and the environment of the process.
 const standIn = "STAND_IN_FOR_A_SERVER"
 
-// standInVersion is the version that it says that it has.
+// standInVersion has the version that the process declares.
 const standInVersion = "STAND_IN_VERSION"
 
 func runStandIn() {
@@ -48,9 +48,8 @@ func runStandIn() {
 	_ = s.Run(context.Background(), &mcp.StdioTransport{})
 }
 
-// The documented configurations of hosts are served unchanged. Their commands are stand-ins. Their
-// servers on other machines are not spoken to: a request without a session shows that they have
-// a path.
+// The documented configurations of hosts are served unchanged. Their commands are stand-ins. Servers on
+// other machines get no requests: the error of a request without a session shows that they have a path.
 func TestHostsServed(t *testing.T) {
 	exe := mcptest.Must(os.Executable())(t)
 	bin := t.TempDir()
@@ -114,8 +113,8 @@ func TestHostsServed(t *testing.T) {
 	}
 }
 
-// When a process ends, its calls end with what is known, others do not notice, and it begins
-// again: alone, shared, and among the merged.
+// When a process ends, its calls end with "outcome unknown", other servers go on, and it
+// begins again: alone, shared, and among the merged.
 func TestProcessEnds(t *testing.T) {
 	t.Parallel()
 	exe := mcptest.Must(os.Executable())(t)

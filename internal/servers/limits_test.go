@@ -10,7 +10,7 @@ import (
 )
 
 // A server has limits of its own, which hold for its calls at its own path and among all servers
-// as one; and others from a change of the file on, without the loss of a session.
+// as one. A change of the file changes the limits without the loss of a session.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	const conf = `{"mcpServers": {"a": {"$url_a", "holdfast": %s}, "b": "$b"}, "holdfast": {"merge": true}}`

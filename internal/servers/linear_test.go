@@ -10,7 +10,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What the settings of a server do grows with the members of a message, and no faster.
+// The work of a server's settings on a message grows with its number of members, and no faster.
 func TestLinear(t *testing.T) {
 	prefix := "p_"
 	conf := &config.Server{}

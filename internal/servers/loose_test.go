@@ -13,24 +13,24 @@ import (
 	"holdfast/internal/protocol"
 )
 
-// A looseServer reads messages on stdio as loosely as servers in use do, all of them together: the method before the
-// id, names of members in any case of letters, also as Python would write them, the last of equal members, and a
-// list of one name as the name. It never answers a request that was cancelled.
+// A looseServer reads messages on stdio as loosely as all servers in use taken together: the method before the id,
+// names of members in upper or lower case, also as Python would write them, the last of equal members, and a list of
+// one name as that name. It never answers a cancelled request.
 //
-// The tool "work" says progress with the text of its call, if that has a token, and answers with it. Of a call
-// that starts with "held" it waits to be let go by a call of "release" with the same text. "seen" returns the
-// names of the tools that were called. "spray" says of ids and tokens whatever it is told to.
+// The tool "work" emits progress with the text of its call, if that has a token, and returns the text. A call
+// with a text that begins with "held" waits for a call of "release" with the same text. "seen" returns the
+// names of the tools that were called. "spray" emits the messages in its arguments, with any ids and tokens.
 type looseServer struct {
 	modern bool // the server speaks 2026-07-28, and nothing else
 
 	mu      sync.Mutex
 	out     io.Writer
 	running map[string]chan struct{} // closed when a call is cancelled, by its id
-	held    map[string]chan struct{} // by the text
+	held    map[string]chan struct{} // closed by a call of "release", by the text
 	seen    []string
 }
 
-// looseMeta is what a loose server reads of _meta.
+// looseMeta has the members of _meta that a loose server reads.
 type looseMeta struct {
 	Token  json.RawMessage `json:"progressToken"`
 	Python json.RawMessage `json:"progress_token"`
@@ -90,14 +90,14 @@ func (s *looseServer) text(id json.RawMessage, text string) {
 	s.result(id, `"content":[{"type":"text","text":%s}]`, quoted)
 }
 
-// take takes one message.
+// take handles one message.
 func (s *looseServer) take(line []byte) {
 	var m struct {
 		ID     json.RawMessage
 		Method string
 		Params looseParams
 	}
-	_ = json.Unmarshal(line, &m) // what has another type is left out
+	_ = json.Unmarshal(line, &m) // members of another type are left out
 	p := &m.Params
 	switch m.Method {
 	case "server/discover":
@@ -132,12 +132,12 @@ func (s *looseServer) take(line []byte) {
 			s.result(m.ID, "")
 		}
 		if m.Method == protocol.MethodSubscriptions && len(os.Args) > 1 {
-			_ = os.WriteFile(os.Args[1], nil, 0o600) // so that a test sees it
+			_ = os.WriteFile(os.Args[1], nil, 0o600) // the file shows a test that the listen has arrived
 		}
 	}
 }
 
-// call takes a call of a tool.
+// call handles a call of a tool.
 func (s *looseServer) call(id json.RawMessage, p *looseParams) {
 	name := fmt.Sprint(p.Name)
 	if list, ok := p.Name.([]any); ok && len(list) == 1 {
@@ -176,7 +176,7 @@ func (s *looseServer) call(id json.RawMessage, p *looseParams) {
 	s.text(id, text)
 }
 
-// hold returns what calls with a text wait for. s.mu is held.
+// hold returns the channel for which calls with a text wait. s.mu is held.
 func (s *looseServer) hold(text string) chan struct{} {
 	held := s.held[text]
 	if held == nil {
@@ -186,7 +186,7 @@ func (s *looseServer) hold(text string) chan struct{} {
 	return held
 }
 
-// work does what the tool "work" does.
+// work runs the tool "work".
 func (s *looseServer) work(id json.RawMessage, p *looseParams, stop, held chan struct{}) {
 	text := p.Arguments.Text
 	for i := range min(p.Arguments.Steps, 10) {

@@ -16,7 +16,7 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// All servers as one: names have prefixes, everything is routed, on all pages.
+// All servers are served as one: names have prefixes, and requests and all pages of lists reach the right server.
 func TestMerge(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, `{"mcpServers": {"a": "$a", "b c": {"$url_b", "holdfast": {"tools": {"deny": ["*_*"]}}}, "own": {"$url_c", "holdfast": {"prefix": "my.", "tools": {"allow": ["echo"]}}}},
@@ -60,7 +60,7 @@ func TestMerge(t *testing.T) {
 		t.Errorf("resources: %v", resources)
 	}
 	for uri, want := range map[string]string{"test://b/2": "b", "test://c/items/7": "c", "test://a/items/1": "a"} {
-		if r, err := f.connect("/mcp").ReadResource(t.Context(), &mcp.ReadResourceParams{URI: uri}); err != nil || r.Contents[0].Text != want+" has "+uri { // not listed before
+		if r, err := f.connect("/mcp").ReadResource(t.Context(), &mcp.ReadResourceParams{URI: uri}); err != nil || r.Contents[0].Text != want+" has "+uri { // the resource was not listed before
 			t.Errorf("%s: %+v %v", uri, r, err)
 		}
 	}
@@ -77,14 +77,14 @@ func TestMerge(t *testing.T) {
 	if n != 3 {
 		t.Errorf("%d templates", n)
 	}
-	// Its sessions are its own.
+	// The sessions of all servers as one are not known at another path.
 	_, _, h := f.post("/mcp", "", hello)
 	if status, text, _ := f.post("/a/mcp", h.Get("Mcp-Session-Id"), `{"jsonrpc":"2.0","id":1,"method":"ping"}`); status != http.StatusNotFound {
 		t.Errorf("a merged session at a server's path: %d %s", status, text)
 	}
 }
 
-// One server's failure is not the others', and it is there again when it comes back.
+// When one server fails, the others go on. The failed server works again when it comes back.
 func TestMergeFailure(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, `{"mcpServers": {"a": "$a", "gone": {"command": "no-such-program"}}, "holdfast": {"merge": true}}`, "a", "b")
@@ -102,7 +102,7 @@ func TestMergeFailure(t *testing.T) {
 	mcptest.Eventually(t, "the server is there", patience, func() bool { return call(t, s, "gone_echo") == "b:echo:hi" })
 }
 
-// A reload under calls of the merged servers loses none.
+// A reload of the merged servers loses no call.
 func TestMergeReload(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, `{"mcpServers": {"a": "$a", "b": "$b"}, "holdfast": {"merge": true}}`, "a", "b", "c")
@@ -143,7 +143,7 @@ func TestMergeReload(t *testing.T) {
 	mcptest.Eventually(t, "the new servers are there", patience, func() bool { return call(t, s, "b_echo") == "c:echo:hi" && call(t, s, "d_echo") == "b:echo:hi" })
 }
 
-// Calls are handed off after the time that the configuration has for them.
+// A call is handed off after the time that the configuration sets.
 func TestHandOffAfter(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, `{"mcpServers": {"a": {"$url_a", "holdfast": {"handoffAfter": {"slow*": "20s", "*": "1m"}}}, "b": "$b"}, "holdfast": {"merge": true}}`, "a", "b")
@@ -161,7 +161,7 @@ func TestHandOffAfter(t *testing.T) {
 	}
 }
 
-// What the configuration says of a host counts before what is known of it.
+// The configuration's settings for a host take precedence over the built-in ones.
 func TestHosts(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, `{"mcpServers": {"a": "$a"}, "holdfast": {"hosts": {"claude-code": {"limit": "20s", "progress": true}}}}`, "a")
@@ -173,7 +173,7 @@ func TestHosts(t *testing.T) {
 	}
 }
 
-// What merged servers ask the client, and tell it, reaches the right side: they use equal ids.
+// Requests and notifications of merged servers to the client, and its answers, reach the right side, although the servers use equal ids.
 func TestMergeAsks(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, `{"mcpServers": {"ask1": "$ask1", "ask2": "$ask2"}, "holdfast": {"merge": true}}`, "ask1", "ask2")
@@ -187,7 +187,7 @@ func TestMergeAsks(t *testing.T) {
 	c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, &mcp.ClientOptions{
 		ElicitationHandler: func(_ context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
 			asking.Done()
-			<-both // each answers when both are asked
+			<-both // each question is answered when both have arrived
 			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"name": "re: " + r.Params.Message}}, nil
 		},
 		ResourceUpdatedHandler: func(_ context.Context, r *mcp.ResourceUpdatedNotificationRequest) { updated <- r.Params.URI },
@@ -215,8 +215,8 @@ func TestMergeAsks(t *testing.T) {
 	})
 }
 
-// A change of one server, or another server, leaves the processes of the others alone, in a merged
-// session too, and its client is told of each change.
+// When one server changes, or is added, the processes of the others go on, in a merged session
+// too. The client of that session is told of each change.
 func TestMergeReloadKeeps(t *testing.T) {
 	t.Parallel()
 	exe := mcptest.Must(os.Executable())(t)
@@ -235,8 +235,8 @@ func TestMergeReloadKeeps(t *testing.T) {
 	pid, before := call(t, s, "kept_pid"), call(t, s, "a_pid")
 	for _, step := range []struct {
 		what, others string
-		tool         string // a name that it has now
-		same         bool   // and that has the process of a as it was
+		tool         string // a name that the list has now
+		same         bool   // whether it is the tool of the same process as before
 	}{
 		{"a prefix", `"a": ` + process(`"x"`, `"prefix": "z_"`), "z_pid", true},
 		{"tools denied", `"a": ` + process(`"x"`, `"prefix": "z_", "tools": {"deny": ["about"]}`), "z_pid", true},

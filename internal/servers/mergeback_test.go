@@ -22,18 +22,18 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A moody server is one over HTTP that a test has answer as it likes.
+// A moody server is a server over HTTP with answers that the test sets.
 type moody struct {
 	name       string
 	url        string
 	down       atomic.Bool                // each request has status 503
-	revision   atomic.Pointer[string]     // that it answers initialize with; nil: the one that it is asked for
-	ill        atomic.Pointer[string]     // begins the methods that it answers with an error
-	hangs      atomic.Pointer[string]     // is the method that it does not answer
-	token      atomic.Pointer[string]     // the Authorization that it takes; nil: any
-	thinks     time.Duration              // before it refuses one
-	heard      func(http.Header)          // is told of each request; may be nil
-	initialize func(result string) string // what it makes of its answer to initialize; may be nil
+	revision   atomic.Pointer[string]     // the revision in its answer to initialize; nil: the revision in the request
+	ill        atomic.Pointer[string]     // methods with this prefix get an error
+	hangs      atomic.Pointer[string]     // methods with this prefix get no answer
+	token      atomic.Pointer[string]     // the Authorization that it accepts; nil: any
+	thinks     time.Duration              // how long it waits before it refuses a token
+	heard      func(http.Header)          // called with the headers of each request; may be nil
+	initialize func(result string) string // changes the result of initialize; may be nil
 }
 
 const challenge = `Bearer resource_metadata="https://up.example.com/.well-known/oauth-protected-resource"`
@@ -106,7 +106,7 @@ func (m *moody) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}.Script(in, nil))
 }
 
-// mergeMoody serves servers as one.
+// mergeMoody serves moody servers as one.
 func mergeMoody(t *testing.T, all ...*moody) *farm {
 	t.Helper()
 	var entries []string
@@ -116,13 +116,13 @@ func mergeMoody(t *testing.T, all ...*moody) *farm {
 	return newFarm(t, `{"mcpServers": {`+strings.Join(entries, ", ")+`}, "holdfast": {"merge": true}}`)
 }
 
-// A watcher is a client of some transport that hears when the list of tools has changed.
+// A watcher is a client of some transport that notices when the list of tools has changed.
 type watcher struct {
 	changed func() bool // waits for the notification
 	tools   func() string
 }
 
-// watchers begin such clients.
+// watchers begin a watcher over each transport.
 var watchers = map[string]func(t *testing.T, f *farm) watcher{
 	"GET stream": func(t *testing.T, f *farm) watcher { return watchWith(t, f, "2025-11-25", nil) },
 	"2025-03-26": func(t *testing.T, f *farm) watcher { return watchWith(t, f, "2025-03-26", nil) },
@@ -198,7 +198,7 @@ var watchers = map[string]func(t *testing.T, f *farm) watcher{
 	},
 }
 
-// dialed connects a WebSocket, and returns what says a message on it, and what reads until one is as wanted.
+// dialed connects a WebSocket. say writes a message on it, and until reads messages until is returns true.
 func dialed(t *testing.T, f *farm) (say func(text string), until func(is func(m *jsonrpc.Message) bool) string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	t.Cleanup(cancel)
@@ -239,7 +239,7 @@ func watchWith(t *testing.T, f *farm, revision string, transport mcp.Transport) 
 	}
 }
 
-// A server that could not be opened when its client began is told of when it works, over each transport, though no client asks for it.
+// A server that could not be opened when a client began works later. The client is told, over each transport, without a request of its own.
 func TestMergeComesBack(t *testing.T) {
 	t.Parallel()
 	for name, watch := range watchers {
@@ -263,7 +263,7 @@ func TestMergeComesBack(t *testing.T) {
 	}
 }
 
-// What a client lacks of a server is told of when it is there, whatever the server lacked, and whatever had it tried again.
+// A client is told when a missing part of a server's lists is there, whichever part was missing, and whatever led to the next try.
 func TestMergeTold(t *testing.T) {
 	t.Parallel()
 	for name, play := range map[string]struct {
@@ -309,7 +309,7 @@ func TestMergeTold(t *testing.T) {
 	}
 }
 
-// The same with a process that fails when it is started, works, crashes, fails again, and works at last.
+// A process fails when it is started, works, crashes, fails again, and works at last: the client is told each time when it works.
 func TestMergeCrash(t *testing.T) {
 	t.Parallel()
 	exe := mcptest.Must(os.Executable())(t)
@@ -347,7 +347,7 @@ func TestMergeCrash(t *testing.T) {
 	}
 }
 
-// A server that speaks a revision that nobody knows is left out; an old one takes nothing from the others.
+// A server with an unknown revision is left out. A server with an old revision takes no features from the other servers.
 func TestMergeRevisions(t *testing.T) {
 	t.Parallel()
 	for _, one := range []struct {
@@ -387,7 +387,7 @@ func TestMergeRevisions(t *testing.T) {
 	}
 }
 
-// A list of which no part came is an error that says why, and never an empty list.
+// When no server answers a list, the client gets an error with the reason, and never an empty list.
 func TestMergeNoPart(t *testing.T) {
 	t.Parallel()
 	lists := []string{"tools/list", "prompts/list", "resources/list", "resources/templates/list"}
@@ -426,7 +426,7 @@ func TestMergeNoPart(t *testing.T) {
 			}
 		})
 	}
-	t.Run("none has any", func(t *testing.T) { // which is no failure
+	t.Run("none has any", func(t *testing.T) { // a list is empty if no server has the feature
 		t.Parallel()
 		a := newMoody(t, "a")
 		a.initialize = func(result string) string { return strings.Replace(result, `"prompts":{},`, "", 1) }
@@ -438,8 +438,8 @@ func TestMergeNoPart(t *testing.T) {
 	})
 }
 
-// A client gets a new token if its request has status 401, however long the server looks at the old one: longer than a
-// request waits for JSON. The server has its own path, or all servers are one.
+// When the server answers 401, the client gets that status, so that it gets a new token: also if the server looks at
+// the old token for longer than a request waits for JSON. The server has its own path, or all servers are one.
 func TestSlowRefusal(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{"/slow/mcp", "/mcp"} {
@@ -468,7 +468,7 @@ func TestSlowRefusal(t *testing.T) {
 				`"ping"`, `"tools/list"`, `"prompts/list"`, `"resources/list"`,
 				fmt.Sprintf(`"tools/call","params":{"name":%q}`, tool), fmt.Sprintf(`"prompts/get","params":{"name":%q}`, prompt),
 			} {
-				if one != `"ping"` || path != "/mcp" { // which the servers do not hear of
+				if one != `"ping"` || path != "/mcp" { // the servers get no pings
 					refused(`{"jsonrpc":"2.0","id":1,"method":` + one + `}`)
 				}
 			}
@@ -476,7 +476,7 @@ func TestSlowRefusal(t *testing.T) {
 	}
 }
 
-// A client whose token the servers refuse gets their status and challenge where all servers are one, as it does at the path of one.
+// When the servers refuse a client's token, the client gets their status and challenge where all servers are one, as it does at the path of one server.
 func TestMergePassthrough(t *testing.T) {
 	t.Parallel()
 	const passthrough = `"auth": "passthrough"`
@@ -537,7 +537,7 @@ func TestMergePassthrough(t *testing.T) {
 			if status, text, _ := ask("Bearer new", "tools/call", `"name":"open_echo",`); status != http.StatusOK || !strings.Contains(text, "open:echo") {
 				t.Errorf("the server that gets no token: %d %s", status, text)
 			}
-			// One that refuses the token which another takes is left out.
+			// A server that refuses a token which another server takes is left out.
 			set(&b.token, "Bearer other")
 			status, text, h = begin("Bearer new")
 			if status != http.StatusOK {
@@ -553,7 +553,7 @@ func TestMergePassthrough(t *testing.T) {
 	}
 }
 
-// Headers Mcp-* of a client that no revision has reach the server over HTTP, and those that say of the connection to Holdfast do not.
+// Headers Mcp-* of a client that no revision defines reach the server over HTTP. Headers about the connection to Holdfast do not.
 func TestMcpHeaders(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{"/mcp", "/a/mcp"} {

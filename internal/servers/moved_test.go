@@ -18,7 +18,7 @@ type mover struct {
 	last     string // the last event id of its call
 }
 
-// newMover begins a session, and a call of the tool "slow" whose connection it cuts.
+// newMover begins a session and a call of the tool "slow", and cuts the call's connection.
 func newMover(t *testing.T, f *farm, path string) *mover {
 	t.Helper()
 	status, text, head := f.post(path, "", hello)
@@ -44,7 +44,7 @@ func newMover(t *testing.T, f *farm, path string) *mover {
 	return m
 }
 
-// open makes a request in the session. Its answer is not read.
+// open makes a request in the session. It does not read the answer.
 func (m *mover) open(ctx context.Context, t *testing.T, method, body string) *http.Response {
 	t.Helper()
 	c := &mcptest.Client{URL: m.f.base + m.path, Session: m.id, HTTP: mcptest.Unpooled}
@@ -82,7 +82,7 @@ func (m *mover) goesOn(t *testing.T, server string) {
 	}
 }
 
-// begins says what begins at a path, in each way: the name of the server, or the path that an error names.
+// begins begins a session in each way at a path. It returns the name of the server that is there, or the path that an error names.
 func (f *farm) begins(t *testing.T, path string) string {
 	t.Helper()
 	pair := strings.TrimSuffix(path, "mcp") + "sse"
@@ -135,11 +135,11 @@ func (f *farm) begins(t *testing.T, path string) string {
 	return is
 }
 
-// What was begun at a path goes on there when its server is at another one, or its path is another server's; what is new begins where the
-// file says, and an error at the old path names the new one.
+// A session and a call go on at their path when their server moves to another path, or their path becomes another server's. New sessions
+// begin at the paths in the file, and an error at the old path names the new one.
 func TestPathMoves(t *testing.T) {
 	t.Parallel()
-	at := func(servers ...string) string { // NAME URL PATH
+	at := func(servers ...string) string { // each has the form NAME URL PATH
 		var entries []string
 		for _, s := range servers {
 			f := strings.Fields(s)
@@ -148,8 +148,8 @@ func TestPathMoves(t *testing.T) {
 		return `{"mcpServers": {` + strings.Join(entries, ", ") + `}}`
 	}
 	for name, c := range map[string]struct {
-		steps  []string          // files, of which the session begins with the first
-		begins map[string]string // what begins at the paths after the last
+		steps  []string          // the files, one after the other: the session begins with the first
+		begins map[string]string // the server, or the path in an error, at each path after the last step
 	}{
 		"moved":             {[]string{at("s a /x/mcp"), at("s a /y/mcp")}, map[string]string{"/x/mcp": "/y/mcp", "/y/mcp": "a"}},
 		"moved twice":       {[]string{at("s a /x/mcp"), at("s a /y/mcp"), at("s a /z/mcp")}, map[string]string{"/x/mcp": "/z/mcp", "/y/mcp": "/z/mcp", "/z/mcp": "a"}},
@@ -178,7 +178,7 @@ func TestPathMoves(t *testing.T) {
 	}
 }
 
-// The calls of a server that was removed or renamed end at its path, also where another server is there now.
+// The calls of a server that was removed or renamed end at its path, also where another server has that path now.
 func TestPathTaken(t *testing.T) {
 	t.Parallel()
 	for name, next := range map[string]string{
@@ -205,7 +205,7 @@ func TestPathTaken(t *testing.T) {
 	}
 }
 
-// What is denied from now on is so in sessions whose calls are still with what ran before, too.
+// A tool is denied from the change of the file on, also in sessions with calls that still run at the old conversation.
 func TestDeniedWhileItEnds(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, `{"mcpServers": {"a": "$a"}}`, "a")

@@ -15,8 +15,8 @@ import (
 	"holdfast/internal/servers"
 )
 
-// Sessions belong to their server on every node: they are forwarded at its path, unknown at
-// another, also after their node has left.
+// A session belongs to its server on every node: its requests are forwarded at the server's
+// path, and refused as unknown at another path, also after the session's node has left.
 func TestNodes(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, `{"mcpServers": {"a": "$a", "b": "$b"}, "holdfast": {"merge": true}}`, "a", "b")

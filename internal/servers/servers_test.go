@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 		runDiary()
 		return
 	}
-	atOnce := 8 // they wait more than they work
+	atOnce := 8 // the tests wait more than they work
 	if testlong.Race {
 		atOnce = 4
 	}
@@ -74,10 +74,10 @@ func TestPaths(t *testing.T) {
 	if status, text, _ := f.post("/a/messages?sessionId="+id, "", list); status != http.StatusNotFound {
 		t.Errorf("the session at the pair: %d %s", status, text)
 	}
-	if !testlong.Wanted() { // the first modern conversation finds out about the server
+	if !testlong.Wanted() { // the first modern conversation takes long, as it probes the server
 		return
 	}
-	// Modern requests have no session, and a carrier for each server.
+	// Modern requests have no session. Each server has a carrier for them.
 	modern := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":{"Message":"m"},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`
 	for path, want := range map[string]string{"/a/mcp": "a:echo:m", "/x/y": "b:echo:m"} {
 		if status, text, _ := f.post(path, "", modern, "MCP-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/call", "Mcp-Name", "echo"); !strings.Contains(text, want) {
@@ -111,7 +111,7 @@ func TestPair(t *testing.T) {
 	}
 }
 
-// The settings of a server hold: which tools there are, on all pages, and their names.
+// A server's settings decide which tools it has, on all pages, and their names.
 func TestRules(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, `{"mcpServers": {"a": {"$url_a", "holdfast": {"tools": {"allow": ["read_*", "echo", "w*_all"], "deny": ["*_all"]}, "prefix": "x/"}}, "b": "$b"}}`, "a", "b")
@@ -149,7 +149,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// A call that takes too long ends with what is known, and the server is told.
+// A call that takes too long ends with "outcome unknown", and the server gets a cancellation.
 func TestTimeout(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, `{"mcpServers": {"a": {"$url_a", "holdfast": {"timeout": "100ms"}}}}`, "a")
@@ -164,7 +164,7 @@ func TestTimeout(t *testing.T) {
 			t.Error("the server was not told")
 		}
 	}
-	for late := time.Now().Add(patience); ; { // on a busy machine this takes longer than 100 ms, too
+	for late := time.Now().Add(patience); ; { // on a busy machine this call takes longer than 100 ms, too
 		got := call(t, s, "echo")
 		if got == "a:echo:hi" {
 			break
@@ -175,7 +175,7 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// The processes of a server are bounded, and other servers do not suffer.
+// The number of a server's processes is bounded. The bound of one server does not affect others.
 func TestMaxProcesses(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, `{"mcpServers": {"a": {"$url_a", "holdfast": {"maxProcesses": 1}}, "b": "$b"}}`, "a", "b")
@@ -193,7 +193,7 @@ func TestMaxProcesses(t *testing.T) {
 	if took := time.Since(began); took > 2*time.Second {
 		t.Errorf("it was refused after %v, though nothing was about to end", took)
 	}
-	for i := range 20 { // what has ended is waited for
+	for i := range 20 { // a new session waits for a process that is about to end
 		c := &mcptest.Client{URL: f.base + "/a/mcp", Session: h.Get("Mcp-Session-Id"), HTTP: mcptest.Unpooled}
 		mcptest.Must(c.Exchange(t.Context(), http.MethodDelete, ""))(t)
 		if status, text, h = f.post("/a/mcp", "", hello); status != http.StatusOK {
@@ -202,8 +202,8 @@ func TestMaxProcesses(t *testing.T) {
 	}
 }
 
-// What costs a process for each session: a command that is not shared, and all servers as one
-// if there is such a command among them.
+// These servers cost a process for each session: a command that is not shared, and all
+// servers as one if there is such a command among them.
 func TestStartsProcess(t *testing.T) {
 	t.Parallel()
 	const remote = `"up": "$b", "shared": {"command": "true", "holdfast": {"share": true}}`
@@ -223,8 +223,8 @@ func TestStartsProcess(t *testing.T) {
 	}
 }
 
-// A reload under many calls loses none: those of servers that stay run on, those of a server
-// that changed end in the old process, and those of one that was removed end too.
+// A reload loses no call: calls of an unchanged server go on, calls of a changed server end
+// in its old process, and calls of a removed server end, too.
 func TestReload(t *testing.T) {
 	t.Parallel()
 	const calls = 34

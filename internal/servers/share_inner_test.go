@@ -17,8 +17,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A script is a server below a shared one. It answers initialize and tools/list, and calls if it
-// is to.
+// A script is a server below a shared one. It answers initialize and tools/list, and with does also calls.
 type script struct {
 	only string        // the revision that it speaks; "": any
 	gate chan struct{} // Open waits for it; nil: it does not wait
@@ -28,10 +27,10 @@ type script struct {
 	mute bool          // initialize is not answered
 
 	mu    sync.Mutex
-	open  []string // revisions of conversations that are open
+	open  []string // the revisions of the open conversations
 	heard []string // calls and cancellations
 	opens int
-	conns []*scriptConn // that were opened
+	conns []*scriptConn // all conversations that were opened
 }
 
 func (f *script) Open(_ context.Context, _ backend.Start, sink backend.Sink) (backend.Conn, error) {
@@ -96,7 +95,7 @@ func (c *scriptConn) Close() error {
 	return nil
 }
 
-// saw returns the conversations that are open, and what was heard.
+// saw returns the open conversations, and the calls and cancellations that came.
 func (f *script) saw() (open, heard string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -108,7 +107,7 @@ func (f *script) saw() (open, heard string) {
 type reader struct {
 	t    *testing.T
 	conn backend.Conn
-	call backend.Call // of its messages; or nil
+	call backend.Call // the call of its messages; may be nil
 
 	mu  sync.Mutex
 	got []string
@@ -122,8 +121,7 @@ func (r *reader) Emit(_ backend.Call, m jsonrpc.Message) {
 func (r *reader) EmitUnrelated(m jsonrpc.Message) { r.Emit(nil, m) }
 func (r *reader) Closed(error, bool)              {}
 
-// say delivers a message, waits until all have said what they have to say, and returns what the
-// session got.
+// say delivers a message, waits until all goroutines are idle, and returns the messages that the session got.
 func (r *reader) say(text string) string {
 	r.t.Helper()
 	m := mcptest.Must(jsonrpc.Parse([]byte(text)))(r.t)
@@ -132,7 +130,7 @@ func (r *reader) say(text string) string {
 	return r.heard()
 }
 
-// heard returns what the session got since it was last asked.
+// heard returns the messages that the session got since heard was last called.
 func (r *reader) heard() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -170,8 +168,8 @@ func shareOf(f *script, linger time.Duration) *shared {
 	return newShared(f, slog.New(slog.DiscardHandler), func() time.Duration { return linger })
 }
 
-// A shared server that hangs at its beginning is waited for 60 s: then all its sessions are told so, it is ended, and the next
-// session begins another.
+// A shared server that does not answer initialize is waited for 60 s. Then all its sessions get an error, the server is ended,
+// and the next session begins another.
 func TestShareOpeningBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &script{mute: true}
@@ -209,7 +207,7 @@ func TestShareOpeningBounded(t *testing.T) {
 	})
 }
 
-// A call that is cancelled while the server opens is not made, and one that is cancelled while it
+// A call that is cancelled while the server opens is not made. A call that is cancelled while it
 // is delivered is cancelled at the server after that.
 func TestShareCancelEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -234,7 +232,7 @@ func TestShareCancelEarly(t *testing.T) {
 		s := shareOf(f, 0)
 		defer s.close()
 		r := join(t, s)
-		for _, text := range []string{toolCall(7), cancelSeven} { // Deliver of the call waits
+		for _, text := range []string{toolCall(7), cancelSeven} { // the delivery of the call waits
 			r.say(text)
 		}
 		close(f.hold)
@@ -246,8 +244,8 @@ func TestShareCancelEarly(t *testing.T) {
 	})
 }
 
-// A shared server ends when no session has it open and nobody has used it for stopIdle, or else
-// for some minutes. It is opened again when it is needed.
+// A shared server ends when no session has it open and no client has used it for stopIdle, or,
+// without that, for some minutes. It is opened again when a session needs it.
 func TestShareEnds(t *testing.T) {
 	for linger, want := range map[time.Duration]time.Duration{0: sharedLinger, 10 * time.Minute: 10 * time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
@@ -269,13 +267,13 @@ func TestShareEnds(t *testing.T) {
 			if open, _ := f.saw(); open != "2025-11-25" {
 				t.Errorf("it ended too early: %q", open)
 			}
-			three := join(t, s) // keeps it
+			three := join(t, s) // this session keeps the server open
 			time.Sleep(2 * want)
 			synctest.Wait()
 			if open, _ := f.saw(); open != "2025-11-25" {
 				t.Errorf("it ended beside a session: %q", open)
 			}
-			three.leave() // it was not used for long
+			three.leave() // the server was not used for long
 			time.Sleep(time.Second)
 			synctest.Wait()
 			if open, _ := f.saw(); open != "" {
@@ -285,7 +283,7 @@ func TestShareEnds(t *testing.T) {
 			if got := four.say(helloOf("2025-11-25")); !strings.Contains(got, `"result"`) || f.opens != 2 {
 				t.Errorf("opened again %d times: %s", f.opens, got)
 			}
-			five := join(t, s) // of another revision
+			five := join(t, s) // a session of another revision
 			five.say(helloOf("2025-06-18"))
 			four.leave()
 			time.Sleep(2 * want)
@@ -298,12 +296,12 @@ func TestShareEnds(t *testing.T) {
 	}
 }
 
-// Clients get what the server has said for a revision that both speak. There is a conversation
-// for each, and not for what the server does not speak.
+// Clients get the server's answers for a revision that both speak. There is one conversation
+// for each revision that the server speaks.
 func TestShareRevisions(t *testing.T) {
 	for _, c := range []struct {
 		only string
-		want map[string]string // the answer's revision, by the client's
+		want map[string]string // the revision in the answer, by the client's revision
 		open string
 	}{
 		{"", map[string]string{"2025-11-25": "2025-11-25", "2025-06-18": "2025-06-18", "2025-03-26": "2025-03-26", "2031-01-01": "2025-11-25"}, "2025-03-26 2025-06-18 2025-11-25"},
@@ -333,8 +331,8 @@ func TestShareRevisions(t *testing.T) {
 	}
 }
 
-// However calls, cancellations, ends of sessions and ends of the server meet, a call has one
-// response, and one that was cancelled at most one.
+// Calls, cancellations, ends of sessions and ends of the server may come in any order: a
+// call gets one response, and a cancelled call at most one.
 func TestShareMeets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &script{does: true}
@@ -364,7 +362,7 @@ func TestShareMeets(t *testing.T) {
 						time.Sleep(time.Millisecond)
 					}
 				}
-				time.Sleep(time.Second) // all have been answered
+				time.Sleep(time.Second) // all calls have been answered
 				r.mu.Lock()
 				got := strings.Join(r.got, "\n")
 				r.mu.Unlock()
@@ -379,7 +377,7 @@ func TestShareMeets(t *testing.T) {
 				}
 			})
 		}
-		for range 5 { // meanwhile the server ends
+		for range 5 { // the server ends meanwhile
 			time.Sleep(time.Millisecond)
 			f.mu.Lock()
 			conns := f.conns

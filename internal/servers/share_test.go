@@ -11,8 +11,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// A shared server has one session for all clients, whose equal ids and progress tokens are kept
-// apart.
+// A shared server has one session for all clients. Equal ids and progress tokens of different clients are kept apart.
 func TestShare(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, `{"mcpServers": {"a": {"$url_a", "holdfast": {"share": true, "maxProcesses": 1}}}, "holdfast": {"merge": true}}`, "a")
@@ -56,7 +55,7 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// A call of a shared server is cancelled by its own client alone.
+// When one client of a shared server ends its session, the call of another client goes on.
 func TestShareCancel(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, `{"mcpServers": {"a": {"$url_a", "holdfast": {"share": true}}}}`, "a")
@@ -76,7 +75,7 @@ func TestShareCancel(t *testing.T) {
 	}
 }
 
-// What a server keeps for its client would be one for all sessions.
+// A shared server does not offer features for which it would keep a state for all sessions in common.
 func TestShareApart(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, `{"mcpServers": {"a": {"$url_a", "holdfast": {"share": true}}}}`, "a")

@@ -18,8 +18,8 @@ import (
 	"holdfast/internal/servers"
 )
 
-// TestNotStarted has commands that cannot be started: the log says which and why, at level ERROR and once, and clients
-// learn the server's name and no more, in both eras, alone and shared and merged.
+// TestNotStarted has commands that cannot be started. The log names each command and the reason, at level ERROR and
+// once. Clients get only the server's name, in both eras, alone, shared and merged.
 func TestNotStarted(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -55,7 +55,7 @@ func TestNotStarted(t *testing.T) {
 		path := strings.ReplaceAll(s.Path, " ", "%20")
 		for name, body := range map[string]string{"legacy": mcptest.Initialize("2025-11-25", "{}"), "modern": modern("x")} {
 			status, answer := post(path, body)
-			shared := s.Share // whose sessions are there before it is started
+			shared := s.Share // the sessions of a shared server begin before its process does
 			if (status != http.StatusBadGateway) != shared || strings.Contains(answer, "s3cret") || !strings.Contains(answer, fmt.Sprintf(`the server \"%s\" cannot be started`, s.Name)) {
 				t.Errorf("%s, %s: %d %s", s.Name, name, status, answer)
 			}
@@ -88,8 +88,8 @@ func TestNotStarted(t *testing.T) {
 	}
 }
 
-// TestStartsAgain has a command that cannot be started, or that ends at its start, in one way after the other, at the server's
-// own path, shared and merged: the log has one line for each way, however often it is tried, and one when it has started.
+// TestStartsAgain has a command that cannot be started, or that ends at its start, in one way after the other, at the server's own
+// path, shared and merged. The log has one line for each way, however often the command is tried, and one when it has started.
 func TestStartsAgain(t *testing.T) {
 	t.Parallel()
 	exe := mcptest.Must(os.Executable())(t)
@@ -110,7 +110,7 @@ func TestStartsAgain(t *testing.T) {
 			for _, step := range []struct {
 				script string
 				mode   string
-				once   string // in lines for the operator: once, and no other of them
+				once   string // a part of the only line for the operator
 			}{
 				{once: "cannot start for now"},
 				{script: "exit 0", mode: "600", once: "permission denied"},
@@ -122,7 +122,8 @@ func TestStartsAgain(t *testing.T) {
 			} {
 				_ = os.Remove(at)
 				if step.script != "" {
-					// Not by this process: what it forks meanwhile would hold the file open, and nothing runs one that is open for writing.
+					// Another process writes the script: a child that this process forks meanwhile
+					// would hold the file open, and a file that is open for writing cannot be run.
 					write := exec.CommandContext(t.Context(), "sh", "-c", `cat >"$0" && chmod "$1" "$0"`, at, cmp.Or(step.mode, "700"))
 					write.Stdin = strings.NewReader(step.script)
 					mcptest.Check(t, write.Run())
@@ -153,8 +154,8 @@ func TestStartsAgain(t *testing.T) {
 	}
 }
 
-// TestOwnPath has commands that are only in the PATH of their server, said by env or by an envFile, and relative to
-// the folder in which it runs.
+// TestOwnPath has commands that are only in the PATH of their server, which is set by env or by an envFile, and
+// relative to the server's folder.
 func TestOwnPath(t *testing.T) {
 	exe := mcptest.Must(os.Executable())(t)
 	dir := t.TempDir()
@@ -189,8 +190,8 @@ func TestOwnPath(t *testing.T) {
 	}
 }
 
-// TestLeftOut has a server whose variable is gone after a change of the file: it goes on as it ran, and others
-// change.
+// TestLeftOut has a server with a variable that is gone after a change of the file: the server runs on
+// unchanged, and other servers change.
 func TestLeftOut(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, `{"mcpServers": {"a": "$a", "b": "$b"}}`, "a", "b")

@@ -17,8 +17,8 @@ import (
 	"holdfast/internal/protocol"
 )
 
-// Clients at a server's own path are told of what a change of the file does to its lists, over each transport and in each
-// era, whether or not the server says that its lists may change; and then they see the new lists.
+// Clients at a server's own path are told when a change of the file changes its lists, over each transport and in each
+// era, whether or not the server declares that its lists may change. After that they get the new lists.
 func TestOwnPathTold(t *testing.T) {
 	t.Parallel()
 	exe := mcptest.Must(os.Executable())(t)
@@ -72,7 +72,7 @@ func TestOwnPathTold(t *testing.T) {
 				}
 				f.set.Apply(f.parse(file(after, `"prefix": "z.", "path": "/moved/mcp"`)))
 				want := "z." + tool
-				if name == "2026-07-28" { // others have a session, or a connection, that was begun before
+				if name == "2026-07-28" { // the others have a session, or a connection, that was begun before
 					want = "moved to /moved/mcp"
 				}
 				if got := w.tools(); !strings.Contains(got, want) {
@@ -83,8 +83,8 @@ func TestOwnPathTold(t *testing.T) {
 	}
 }
 
-// Where a call is in flight, a session goes on with the old server until that has ended. Its client is told then, and not
-// before, so that it does not list the old server's tools again; the call loses nothing.
+// While a call is in flight, its session goes on with the old server. The client is told of the change after the call has
+// ended, and not before, so that it does not list the old server's tools again. The call loses no message.
 func TestOwnPathToldLater(t *testing.T) {
 	t.Parallel()
 	for name, slow := range map[string]func(t *testing.T, f *farm) (watcher, func(tool string) string){
@@ -144,8 +144,8 @@ func TestOwnPathToldLater(t *testing.T) {
 	}
 }
 
-// A server that comes back after its end with another answer to initialize may be of another version: clients at its own
-// path are told, as those of all servers as one are. Where the answer is the same they are not.
+// A server that comes back after its end with another answer to initialize may have another version. Then clients at its
+// own path are told, as clients of all servers as one are. With the same answer they are not.
 func TestOwnPathToldOfVersion(t *testing.T) {
 	t.Parallel()
 	exe := mcptest.Must(os.Executable())(t)
@@ -186,7 +186,7 @@ func TestOwnPathToldOfVersion(t *testing.T) {
 	}
 }
 
-// TestOneAcknowledgement has a server run differently three times under a listen: its client gets one acknowledgement, and is told of each change.
+// TestOneAcknowledgement changes a server four times under a listen: its client gets one acknowledgement, and is told of each change.
 func TestOneAcknowledgement(t *testing.T) {
 	t.Parallel()
 	exe := mcptest.Must(os.Executable())(t)
@@ -226,7 +226,7 @@ func TestOneAcknowledgement(t *testing.T) {
 			_, err := os.Stat(name)
 			return err == nil
 		})
-		time.Sleep(300 * time.Millisecond) // so that the server could acknowledge it again before the next change
+		time.Sleep(300 * time.Millisecond) // gives the server time for a second acknowledgement before the next change
 	}
 	if acks != 1 {
 		t.Errorf("%d acknowledgements", acks)

@@ -18,7 +18,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// Dice make choices of the bytes of an input. After its end they always choose the first.
+// Dice make choices by the bytes of an input. After its end they always choose the first.
 type dice []byte
 
 // of returns a number below n.
@@ -39,7 +39,7 @@ func (d *dice) id() string {
 	return d.any(fmt.Sprint(n), fmt.Sprintf("%q", fmt.Sprint(n)), fmt.Sprintf("%d.0", n), fmt.Sprintf("%de0", n), "null", `"\ud800"`, "-1", "[1]", fmt.Sprintf(`"holdfast-id-%d"`, n), `"mine"`)
 }
 
-// spelled returns a name, or what looks like it.
+// spelled returns a name, or one that looks like it.
 func (d *dice) spelled(name string) string {
 	switch d.of(8) {
 	case 0:
@@ -91,7 +91,7 @@ func (d *dice) message(s *ground) string {
 	if method == "tools/call" && d.of(2) == 0 {
 		params = append(params, `"name":"`+s.tool+`work"`)
 	}
-	if strings.HasPrefix(s.tool, "a_") && d.of(4) == 0 { // the other of the merged servers is hostile, too
+	if strings.HasPrefix(s.tool, "a_") && d.of(4) == 0 { // the other merged server is hostile, too
 		var lines []string
 		for range d.of(4) {
 			lines = append(lines, string(jsonrpc.Quote(d.any(
@@ -119,7 +119,7 @@ type arena struct {
 	victims []*victim
 
 	mu      sync.Mutex
-	session string // of the hostile client
+	session string // the session of the hostile client
 	socket  *mcptest.Socket
 }
 
@@ -131,7 +131,7 @@ func newArena(t testing.TB, ground string) *arena {
 	return a
 }
 
-// attack sends what a hostile client says, one message after the other, and waits for no answer for long.
+// attack sends messages of a hostile client, one after the other, and waits only briefly for each answer.
 func (a *arena) attack(t testing.TB, d *dice) {
 	for range d.of(12) + 1 {
 		body := d.message(a.s)
@@ -164,7 +164,7 @@ func (a *arena) attack(t testing.TB, d *dice) {
 	}
 }
 
-// fight has both clients do what an input says, and checks what the honest one is told.
+// fight lets both clients send the messages that an input determines, and checks the answers to the honest one.
 func (a *arena) fight(t testing.TB, data []byte) {
 	t.Helper()
 	a.mu.Lock()
@@ -179,11 +179,10 @@ func (a *arena) fight(t testing.TB, data []byte) {
 	}
 }
 
-// fought are the grounds of the two clients.
+// fought are the grounds on which the two clients meet.
 var fought = []string{"shared", "merged", "merged shared", "process", "modern", "path", "remote", "sdk"}
 
-// Whatever a client says of the ids and tokens of another, the other's calls end rightly, each with its own result and
-// progress.
+// Whatever ids and tokens of another client a hostile client uses, the other client's calls end rightly, each with its own result and progress.
 func TestTwoClientsHostile(t *testing.T) {
 	t.Parallel()
 	rounds := testlong.Either(25, 1000)
@@ -208,7 +207,7 @@ func TestTwoClientsHostile(t *testing.T) {
 	}
 }
 
-// FuzzTwoClients is TestTwoClientsHostile for inputs that are found. The first byte chooses the ground.
+// FuzzTwoClients is TestTwoClientsHostile with the inputs of the fuzzer. The first byte chooses the ground.
 func FuzzTwoClients(f *testing.F) {
 	arenas := make([]*arena, len(fought))
 	for i, ground := range fought {

@@ -27,14 +27,14 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A ground is a Holdfast, in front of loose servers or of an mcp.Server, that two clients use. All of them are of
-// one kind and have no name, so that modern ones share a conversation with the server.
+// A ground is a Holdfast, in front of loose servers or of an mcp.Server, that two clients use. All clients
+// describe themselves alike and have no principal, so that modern clients share a conversation with the server.
 type ground struct {
-	url  string // of the endpoint
-	tool string // begins the names of tools
+	url  string // the URL of the endpoint
+	tool string // the prefix of the tools' names
 }
 
-// grounds are how a Holdfast may serve, by name.
+// grounds are the ways in which Holdfast may serve, by name.
 var grounds = map[string]func(t testing.TB) *ground{
 	"shared": func(t testing.TB) *ground {
 		b, stop := servers.Share(newLoose(t, "loose"), slog.New(slog.DiscardHandler))
@@ -57,7 +57,7 @@ var grounds = map[string]func(t testing.TB) *ground{
 	},
 }
 
-// quiet are the options of a ground's handlers.
+// quiet returns the options of a ground's handlers.
 func quiet() *holdfast.Options {
 	return &holdfast.Options{Logger: slog.New(slog.DiscardHandler), MaxShare: 1, Eras: holdfast.ErasBoth}
 }
@@ -83,7 +83,7 @@ func serveGround(t testing.TB, h *holdfast.Handler, stop func()) *ground {
 	return &ground{url: url + "/mcp"}
 }
 
-// newSetGround serves a configuration of two loose servers, of which the first has settings.
+// newSetGround serves a configuration of two loose servers. The first of them has settings.
 func newSetGround(t testing.TB, path, tool, kind, settings string) *ground {
 	t.Helper()
 	exe := mcptest.Must(os.Executable())(t)
@@ -93,7 +93,7 @@ func newSetGround(t testing.TB, path, tool, kind, settings string) *ground {
 	return s
 }
 
-// newFileGround serves a configuration. Its endpoint is at a path.
+// newFileGround serves a configuration. Its endpoint is at path.
 func newFileGround(t testing.TB, path, text string) *ground {
 	t.Helper()
 	file := mcptest.Must(config.Parse("test.json", []byte(text), config.Options{}))(t)
@@ -123,25 +123,25 @@ func newSDKGround(t testing.TB) *ground {
 	return serveGround(t, h, func() {})
 }
 
-// modernMeta is what each modern client says of itself.
+// modernMeta has the members that describe the client in each modern request.
 const modernMeta = `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"c","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}`
 
-// An errand is a message on its way to the ground, and how it goes there.
+// An errand is a message on its way to the ground, with the headers of its request.
 type errand struct {
-	session string // "": it is a modern one's
-	method  string // that the header of a modern one repeats
-	name    string // that its header repeats; "": none
+	session string // "": the message is a modern client's
+	method  string // the method in the header of a modern request
+	name    string // the name in the header of a modern request; "": none
 	body    string
 }
 
-// post makes a request, and returns what it is answered with. It ends with ctx.
+// post makes a request, and returns the answer. It ends with ctx.
 func (s *ground) post(ctx context.Context, e errand) (status int, text string, head http.Header, err error) {
 	var all strings.Builder
 	status, head, err = s.postTo(ctx, e, &all)
 	return status, all.String(), head, err
 }
 
-// postTo makes a request, and writes what it is answered with.
+// postTo makes a request, and writes the answer to a writer.
 func (s *ground) postTo(ctx context.Context, e errand, answer io.Writer) (status int, head http.Header, err error) {
 	header := []string{protocol.HeaderSession, e.session}
 	if e.session == "" && e.method != "" {
@@ -201,8 +201,8 @@ func (s *ground) toolCall(id, tool, arguments, meta string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{%s}}}`, id, s.tool+tool, arguments, meta)
 }
 
-// callOf returns such a call as the client of a session sends it, or, without one, a modern client. meta are
-// members of its _meta.
+// callOf returns a toolCall as the client of a session sends it, or, without a session, a modern client.
+// meta are members of its _meta.
 func (s *ground) callOf(session, id, tool, arguments, meta string) errand {
 	e := errand{session: session, method: "tools/call", name: s.tool + tool}
 	if session == "" {
@@ -215,7 +215,7 @@ func (s *ground) callOf(session, id, tool, arguments, meta string) errand {
 	return e
 }
 
-// textOf returns the text that the result of a call has.
+// textOf returns the text in the result of a call.
 func textOf(message string) string {
 	content := jsonrpc.Field([]byte(message), "result", "content")
 	_, rest, _ := strings.Cut(string(content), `"text":"`)
@@ -228,12 +228,12 @@ const steps = 4
 // A victim makes calls, and checks that each ends rightly, with its own result and progress.
 type victim struct {
 	s       *ground
-	session string          // of a legacy one
-	socket  *mcptest.Socket // nil: it speaks HTTP
+	session string          // the session of a legacy victim
+	socket  *mcptest.Socket // nil: the victim uses HTTP
 	calls   int
 }
 
-// call makes one call. The error says what was wrong with its answer.
+// call makes one call, and returns an error if its answer is wrong.
 func (v *victim) call(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -266,7 +266,7 @@ func (v *victim) call(ctx context.Context) error {
 	return checkSaid(said, id, own)
 }
 
-// checkSaid checks what a victim's call was told.
+// checkSaid checks the messages of a victim's call.
 func checkSaid(said []string, id, own string) error {
 	told := 0
 	for i, message := range said {
@@ -292,7 +292,7 @@ func checkSaid(said []string, id, own string) error {
 	return nil
 }
 
-// victims returns one of each kind.
+// victims returns a victim of each kind.
 func (s *ground) victims(t testing.TB) map[string]*victim {
 	t.Helper()
 	return map[string]*victim{
@@ -302,7 +302,7 @@ func (s *ground) victims(t testing.TB) map[string]*victim {
 	}
 }
 
-// Without anybody else all is well, on each ground.
+// Without a second client all calls end rightly, on each ground.
 func TestTwoClientsAlone(t *testing.T) {
 	t.Parallel()
 	for name, begin := range grounds {
@@ -319,8 +319,8 @@ func TestTwoClientsAlone(t *testing.T) {
 	}
 }
 
-// refusals are messages with which a client could reach what is another's, for an id: the kind of one is decided
-// before its method, and members that look like others are refused.
+// refusals are messages with which a client could reach a request of another client, for an id. A message's kind
+// is decided before its method, and members that look like others are refused.
 func refusals(id int) []string {
 	n := fmt.Sprint(id)
 	all := []string{
@@ -346,19 +346,19 @@ func refusals(id int) []string {
 	return all
 }
 
-// What is taken for another's, however it is spelled, is refused, and the other's call ends rightly. Whoever makes such
-// a request has an answer.
+// A message that the server could take for one about another client's call is refused, however it is spelled, and the
+// other call ends rightly. The client of a refused request gets an answer.
 func TestTwoClientsRefused(t *testing.T) {
 	t.Parallel()
 	for name, begin := range grounds {
 		if name == "sdk" || name == "denied" {
-			continue // a call cannot be held there, or is tested elsewhere
+			continue // a call cannot be held there, or another test has this ground
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := begin(t)
 			victims := s.victims(t)
-			for _, kind := range []string{"socket", "legacy", "modern"} { // a WebSocket that is not read for long is cut
+			for _, kind := range []string{"socket", "legacy", "modern"} { // the socket comes first, as a WebSocket that is not read for long is cut
 				v := victims[kind]
 				ended := make(chan error, 1)
 				hold := fmt.Sprintf(`{"text":"held-%s","steps":%d}`, kind, steps)
@@ -369,7 +369,7 @@ func TestTwoClientsRefused(t *testing.T) {
 				}
 				read, told := s.follow(t, v, begun, "held-"+kind, ended)
 				select {
-				case <-read: // all of its progress
+				case <-read: // the call has emitted all its progress
 				case <-time.After(patience):
 					t.Fatalf("%s: the call does not begin", kind)
 				}
@@ -385,7 +385,7 @@ func TestTwoClientsRefused(t *testing.T) {
 				if testlong.All() {
 					ids = 30
 				}
-				for n := range ids { // whatever id the server knows it by
+				for n := range ids { // the server may know the call by any of these ids
 					for _, body := range refusals(n)[:5] {
 						s.refuses(t, errand{session: hostile, body: body})
 						s.refuses(t, modernOf(body))
@@ -418,7 +418,7 @@ func TestTwoClientsRefused(t *testing.T) {
 	}
 }
 
-// modernOf returns a message as a modern client sends it that says what it is in its headers.
+// modernOf returns a message as a modern client sends it with headers that repeat members of the body.
 func modernOf(body string) errand {
 	e := errand{body: body}
 	e.method = jsonrpc.String(jsonrpc.Field([]byte(body), "method"))
@@ -468,8 +468,8 @@ func (s *ground) refusesSocket(t *testing.T, c *mcptest.Socket, body string) {
 	}
 }
 
-// follow makes a call, and reads what it is told: read is closed when that was all its progress, and ended is told
-// when it has ended.
+// follow makes a call, and collects its messages in told. read is closed after all progress, and ended receives a
+// value when the call has ended.
 func (s *ground) follow(t *testing.T, v *victim, e errand, text string, ended chan<- error) (read <-chan struct{}, told *[]string) {
 	t.Helper()
 	var said []string
@@ -488,7 +488,7 @@ func (s *ground) follow(t *testing.T, v *victim, e errand, text string, ended ch
 				case err != nil:
 					ended <- fmt.Errorf("%s: %w", text, err)
 					return
-				case string(jsonrpc.Field(message, "id")) == `"r"`: // of what lets it go
+				case string(jsonrpc.Field(message, "id")) == `"r"`: // the response to the call of "release"
 					continue
 				}
 				took(string(message))
@@ -520,8 +520,8 @@ func (s *ground) follow(t *testing.T, v *victim, e errand, text string, ended ch
 	return progressed, &said
 }
 
-// A name is a string, and what looks like a denied one is denied, whatever a loose server would take it for. The server
-// hears of none of it.
+// A tool's name must be a string, and a name that looks like a denied one is denied, whatever name a loose server would
+// take it for. The server gets none of these calls.
 func TestNamesRefused(t *testing.T) {
 	t.Parallel()
 	s := grounds["denied"](t)
@@ -571,7 +571,7 @@ func TestNamesRefused(t *testing.T) {
 			}
 		}
 	}
-	for _, session := range []string{session, ""} { // each has a process
+	for _, session := range []string{session, ""} { // each session has a process
 		_, text, _, err := s.post(t.Context(), s.callOf(session, "2", "seen", `{}`, ""))
 		all := messagesOf(text)
 		if err != nil || len(all) == 0 || textOf(all[len(all)-1]) != "seen" {
@@ -580,7 +580,7 @@ func TestNamesRefused(t *testing.T) {
 	}
 }
 
-// A merged server says of the ids and tokens of another what it wants: nobody hears of it.
+// A merged server emits messages with any ids and tokens of another merged server: no client gets them.
 func TestMergedServersApart(t *testing.T) {
 	t.Parallel()
 	for _, session := range []string{"legacy", "modern"} {
@@ -641,7 +641,7 @@ func TestMergedServersApart(t *testing.T) {
 	}
 }
 
-// checkMine checks what a call was told whose token is "mine".
+// checkMine checks the messages of a call with the token "mine".
 func checkMine(said []string) error {
 	for i := range said {
 		said[i] = strings.Replace(said[i], `"progressToken":"mine"`, `"progressToken":7`, 1)

@@ -29,10 +29,10 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows sends members that no revision knows, in every place of every kind of message, from a client to a server
-// and back, over each path that messages take. Each such member is a mark, x-NAME. Both sides write down what they get.
+// These tests send members that no revision defines, in every place of every kind of message, from a client to a server and
+// back, over each path that messages take. Each such member is a mark, x-NAME. Both sides record the messages that they get.
 
-// mark returns an unknown member, and $x in a text stands for marks named after the place.
+// mark returns an unknown member. $x in a text stands for marks named after their place.
 func mark(name string) string { return `"x-` + name + `":{"of":["` + name + `",1.50]}` }
 
 var marks = regexp.MustCompile(`"x-([a-z0-9.]+)":\{"of":\["([a-z0-9.]+)",1\.50\]\}`)
@@ -47,17 +47,17 @@ func marksIn(text []byte) (names []string) {
 	return names
 }
 
-// marked replaces $x.PLACE in a text by marks whose names begin with of.
+// marked replaces $x.PLACE in a text by marks with names that begin with of.
 func marked(of, text string) string {
 	return regexp.MustCompile(`\$x\.([a-z0-9]+)`).ReplaceAllStringFunc(text, func(at string) string { return mark(of + "." + at[3:]) })
 }
 
 const (
-	envMirror = "MIRROR_HEARS" // the file that a mirror writes what it hears to
-	envSaid   = "MIRROR_SAYS"  // and what it says
+	envMirror = "MIRROR_HEARS" // the file to which a mirror writes the messages that it gets
+	envSaid   = "MIRROR_SAYS"  // the same for the messages that it sends
 )
 
-// A mirror is a server that marks all that it says.
+// A mirror is a server that puts marks into all its messages.
 type mirror struct {
 	modern    bool
 	questions mcptest.Questions
@@ -65,7 +65,7 @@ type mirror struct {
 	listens   []jsonrpc.Message
 }
 
-// results are what a mirror answers, by method; the name of the method is what marks begin with.
+// results are a mirror's results, by method. The names of their marks begin with the name of the method.
 var results = map[string]string{
 	"tools/list":               `{$x.result,"_meta":{$x.meta},"tools":[{"name":"work","title":"W",$x.item,"_meta":{$x.itemmeta},"inputSchema":{"type":"object",$x.schema},"annotations":{$x.annotations},"icons":[{"src":"https://e.x/i.png",$x.icon}]},{"name":"fail","inputSchema":{"type":"object"}},{"name":"plain","inputSchema":{"type":"object"}}]}`,
 	"prompts/list":             `{$x.result,"_meta":{$x.meta},"prompts":[{"name":"work",$x.item,"_meta":{$x.itemmeta},"arguments":[{"name":"a",$x.argument}],"icons":[{"src":"https://e.x/i.png",$x.icon}]}]}`,
@@ -93,7 +93,7 @@ func kindOf(method string) string {
 	return strings.ToLower(strings.NewReplacer("/", "", "_", "").Replace(method))
 }
 
-// answers is the mirror.
+// answers returns the mirror's answers, by method.
 func (s *mirror) answers() mcptest.Answers {
 	fails := func(m jsonrpc.Message, _ func(string)) string {
 		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":%s}`, m.ID, marked("s.error", `{"code":-32099,"message":"m",$x.error,"data":{$x.data}}`))
@@ -120,17 +120,17 @@ func (s *mirror) answers() mcptest.Answers {
 	return all
 }
 
-// told says a notification.
+// told emits a notification.
 func told(say func(string), method, params string) {
 	say(fmt.Sprintf(`{"jsonrpc":"2.0","method":%q,"params":%s}`, method, marked("s."+kindOf(method), params)))
 }
 
-// listened says something in a listen.
+// listened emits a notification of a listen.
 func listened(say func(string), to jsonrpc.Message, method, more string) {
 	told(say, method, `{`+more+`$x.params,"_meta":{"io.modelcontextprotocol/subscriptionId":`+string(to.ID)+`,$x.meta}}`)
 }
 
-// work says all that a server can say in a call, and then answers it.
+// work emits all messages that a server can emit in a call, and then answers it.
 func (s *mirror) work(in jsonrpc.Message, say func(string)) string {
 	first := jsonrpc.Field(in.Params, "inputResponses") == nil
 	if first {
@@ -171,7 +171,7 @@ func (s *mirror) work(in jsonrpc.Message, say func(string)) string {
 	return mcptest.Result(in, text)
 }
 
-// runMirror is a mirror on stdio.
+// runMirror runs a mirror on stdio.
 func runMirror(modern bool) {
 	heard, _ := os.OpenFile(os.Getenv(envMirror), os.O_APPEND|os.O_WRONLY|os.O_CREATE, 0o600)
 	said, _ := os.OpenFile(os.Getenv(envSaid), os.O_APPEND|os.O_WRONLY|os.O_CREATE, 0o600)
@@ -187,12 +187,12 @@ func runMirror(modern bool) {
 	})
 }
 
-// A speaker is a client: what it says goes to one end of a path, and what comes is written down.
+// A speaker is a client at one end of a path. It records the messages that it sends and gets.
 type speaker struct {
 	t     *testing.T
 	era   string
 	send  func(text string)
-	tools string // begins the names of tools
+	tools string // the prefix of the tools' names
 
 	mu    sync.Mutex
 	said  []byte
@@ -200,7 +200,7 @@ type speaker struct {
 	ready map[string]chan jsonrpc.Message
 }
 
-// hear takes a message of the server, and answers it if it is a question.
+// hear records a message of the server, and answers it if it is a question.
 func (c *speaker) hear(data []byte) {
 	m, err := jsonrpc.Parse(data)
 	if err != nil {
@@ -218,7 +218,7 @@ func (c *speaker) hear(data []byte) {
 	}
 }
 
-// reply is how a client answers a question.
+// reply returns the client's answer to a question.
 func reply(method string) string {
 	return marked("c."+kindOf(method), map[string]string{
 		"sampling/createMessage": `{"role":"assistant","model":"m","content":{"type":"text","text":"t",$x.content,"_meta":{$x.contentmeta}},$x.result,"_meta":{$x.meta}}`,
@@ -237,13 +237,13 @@ func (c *speaker) say(text string) {
 
 const clientCapabilities = `{"roots":{"listChanged":true},"sampling":{$x.sampling},"elicitation":{"form":{},$x.elicitation},$x.capability,"experimental":{$x.experimental},"extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"],$x.extension},$x.extensions}}`
 
-// ofClient is what a modern request says of its client.
+// ofClient returns the members that describe the client in a modern request.
 func ofClient() string {
 	return `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":` + marked("c.discover", `{"name":"c","version":"1",$x.info}`) +
 		`,"io.modelcontextprotocol/clientCapabilities":` + marked("c.discover", clientCapabilities)
 }
 
-// ask makes a request and waits for the response. more is what its params have.
+// ask makes a request and waits for the response. more are members of the request's params.
 func (c *speaker) ask(id, method, more string) jsonrpc.Message {
 	c.t.Helper()
 	meta := `$x.meta,"progressToken":"t` + id + `"`
@@ -267,14 +267,14 @@ func (c *speaker) ask(id, method, more string) jsonrpc.Message {
 	}
 }
 
-// hears reports whether the client has heard a word, or waits for it no longer.
+// hears reports whether the client has got a text, or waits for it no longer.
 func (c *speaker) hears(word string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return bytes.Contains(c.heard, []byte(word)) || c.t.Context().Err() != nil
 }
 
-// play makes all requests that there are.
+// play makes all kinds of requests.
 func (c *speaker) play() {
 	if c.era == "legacy" {
 		c.ask("1", "initialize", `"protocolVersion":"2025-11-25","clientInfo":{"name":"c","version":"1",$x.info},"capabilities":`+clientCapabilities)
@@ -319,7 +319,7 @@ func (c *speaker) play() {
 	}
 }
 
-// excepted says which marks do not pass, by what their names begin with, and where. Anything else is lost by mistake.
+// excepted returns the reason why a mark is not passed on, by the beginning of its name and by the path, or "". Any other mark that is lost is an error.
 func excepted(name, era, on string, modern bool) (why string) {
 	begins := func(all ...string) bool {
 		return slices.ContainsFunc(all, func(one string) bool { return strings.HasPrefix(name, one) })
@@ -347,7 +347,7 @@ func excepted(name, era, on string, modern bool) (why string) {
 	return ""
 }
 
-// TestUnknownMembers has members that no revision knows in each place of each kind of message, and sees which come through.
+// TestUnknownMembers sends members that no revision defines in each place of each kind of message, and checks which of them arrive.
 func TestUnknownMembers(t *testing.T) {
 	t.Parallel()
 	for name, modern := range map[string]bool{"legacy server": false, "modern server": true} {

@@ -10,14 +10,13 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// passes is an addition that has each call of a tool pass to an heir after a time, and whose tools have the names of those that
-// are built in.
+// passes is an addition that hands each tool call off to an heir after a time. Its own tools have the names of the built-in ones.
 type passes struct {
 	noAddition
 	after time.Duration
 }
 
-// passAfter is for [Options.Addition].
+// passAfter makes a value for [Options.Addition].
 func passAfter(after time.Duration) func(*Manager, *Options) Addition {
 	return func(*Manager, *Options) Addition { return passes{after: after} }
 }

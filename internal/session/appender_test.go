@@ -17,7 +17,7 @@ import (
 	"holdfast/stream"
 )
 
-// disk is a store whose disk may be full, or broken.
+// disk is a store that a test can make full, or broken.
 type disk struct {
 	stream.Store
 	mu     sync.Mutex
@@ -42,7 +42,7 @@ func (d *disk) set(refuse func([]stream.Record) error) {
 	d.refuse = refuse
 }
 
-// full takes only what ends a stream in few words, as a full store does.
+// full takes only short records that end a stream, as a full store does.
 func full(records []stream.Record) error {
 	for _, r := range records {
 		if len(r.Data) > stream.Reserve {
@@ -57,7 +57,7 @@ func full(records []stream.Record) error {
 
 var errBroken = errors.New("disk is broken")
 
-// brokenDisk takes nothing.
+// brokenDisk takes no records.
 func brokenDisk([]stream.Record) error { return errBroken }
 
 func diskHouse(t *testing.T) (*house, *disk) {
@@ -70,8 +70,7 @@ func diskHouse(t *testing.T) (*house, *disk) {
 	return h, d
 }
 
-// unknown checks that answers say of the ids, in whatever order, that their
-// outcome is unknown.
+// unknown checks that the answers are one "outcome unknown" error for each id, in any order.
 func unknown(t *testing.T, answers []string, ids ...string) {
 	t.Helper()
 	left := make(map[string]bool)
@@ -92,9 +91,9 @@ func unknown(t *testing.T, answers []string, ids ...string) {
 
 const big = `{"jsonrpc":"2.0","id":1,"result":{"text":"%s"}}`
 
-// A call whose messages the store refuses ends, with a word that its outcome is
-// unknown: for those who are connected and for those who come back, whether the
-// store takes this word or not.
+// When the store refuses a call's messages, the call ends with "outcome
+// unknown": both for connected clients and for clients that come back, whether
+// the store takes this error or not.
 func TestRefusedAppend(t *testing.T) {
 	t.Parallel()
 	stores := map[string]func([]stream.Record) error{"full": full, "broken": brokenDisk}
@@ -118,7 +117,7 @@ func TestRefusedAppend(t *testing.T) {
 						}
 						d.set(refuse)
 						if light && !connected {
-							c.Promote() // nothing is said yet
+							c.Promote() // no message has been emitted yet
 						}
 						ready := make(chan struct{}, 1)
 						var r *reading.Reader
@@ -142,8 +141,8 @@ func TestRefusedAppend(t *testing.T) {
 							}
 							unknown(t, toEnd(t, r, ready), "1")
 						}
-						unknown(t, readAll(t, s, c.Number()), "1") // to who comes later
-						// What is said afterwards changes nothing.
+						unknown(t, readAll(t, s, c.Number()), "1") // a later reader
+						// Later messages change nothing.
 						h.desk.last().say(c, `{"jsonrpc":"2.0","id":1,"result":{}}`)
 						unknown(t, readAll(t, s, c.Number()), "1")
 						if n := h.Calls(); n != 0 {
@@ -156,7 +155,7 @@ func TestRefusedAppend(t *testing.T) {
 	}
 }
 
-// What was stored before comes first, and none of it twice.
+// A client reads the messages that were stored before the refusal first, each once.
 func TestRefusedAppendLater(t *testing.T) {
 	t.Parallel()
 	for name, refuse := range map[string]func([]stream.Record) error{"full": full, "broken": brokenDisk} {
@@ -174,7 +173,7 @@ func TestRefusedAppendLater(t *testing.T) {
 			t.Fatalf("%s: got %q", name, said)
 		}
 		unknown(t, said[3:], "1")
-		// The session goes on when there is room again.
+		// The session goes on when the store has room again.
 		d.set(nil)
 		c = begin(t, s, false, request(2))
 		h.desk.last().say(c, `{"jsonrpc":"2.0","id":2,"result":{}}`)
@@ -184,8 +183,7 @@ func TestRefusedAppendLater(t *testing.T) {
 	}
 }
 
-// Every request of a batch is answered, those too whose response had been given
-// and was not stored.
+// Every request of a batch is answered, also a request with a response that was not stored.
 func TestRefusedBatch(t *testing.T) {
 	t.Parallel()
 	for name, refuse := range map[string]func([]stream.Record) error{"full": full, "broken": brokenDisk} {
@@ -202,8 +200,8 @@ func TestRefusedBatch(t *testing.T) {
 	}
 }
 
-// A turn of several messages that is refused as a whole loses only what can't be
-// kept.
+// When the store refuses an append of several messages as a whole, only the
+// messages that it cannot keep are lost.
 func TestRefusedTurn(t *testing.T) {
 	t.Parallel()
 	h, d := diskHouse(t)
@@ -220,7 +218,7 @@ func TestRefusedTurn(t *testing.T) {
 		})
 		for _, r := range records {
 			if strings.Contains(string(r.Data), "poison") {
-				if len(records) == 1 { // meanwhile the server goes on
+				if len(records) == 1 { // meanwhile the server says another message
 					late.Do(func() { h.desk.last().say(a, `{"jsonrpc":"2.0","id":4,"result":{}}`) })
 				}
 				return stream.ErrFull
@@ -257,7 +255,7 @@ func TestRefusedTurn(t *testing.T) {
 	}
 }
 
-// A cancelled call ends without a word, also where the store is full.
+// A cancelled call ends without an error, also where the store is full.
 func TestRefusedCancel(t *testing.T) {
 	t.Parallel()
 	for name, refuse := range map[string]func([]stream.Record) error{"full": full, "broken": brokenDisk} {
@@ -312,8 +310,8 @@ func TestRefusedSingle(t *testing.T) {
 	}
 }
 
-// What goroutines say at the same time is stored once and without a gap, and in
-// the order in which each of them said it.
+// Messages that goroutines emit at the same time are each stored once, without
+// a gap. The messages of one goroutine keep their order.
 func TestAppendConcurrently(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{}, nil)
@@ -364,11 +362,11 @@ func TestAppendConcurrently(t *testing.T) {
 	}
 }
 
-// Several may have what they queue go as one, at the same time: nothing is appended
-// before the last of them is done, and everything after that.
+// InOneAppend may be nested, also across goroutines: nothing is appended before the
+// last of them returns, and then all queued messages are.
 func TestTogether(t *testing.T) {
 	t.Parallel()
-	for _, nested := range []bool{false, true} { // the last to come is the last, or the first, to go
+	for _, nested := range []bool{false, true} { // whether the last to begin is the first to return
 		h := newHouse(t, Options{}, nil)
 		s := h.open("")
 		c := begin(t, s, false, request(1))

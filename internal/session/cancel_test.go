@@ -14,8 +14,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// gone reports whether a call has been cancelled because its client was away, and
-// checks that its backend was told.
+// gone reports whether a call was cancelled because its client was away, and
+// checks that its backend got the cancellation.
 func gone(t *testing.T, link *deskConn, c *Call) bool {
 	t.Helper()
 	if !c.IsOver() {
@@ -88,7 +88,7 @@ func TestAwayForTooLong(t *testing.T) {
 		}
 		<-link.in
 
-		// As long as somebody reads it goes on, and then for as long again.
+		// A call goes on as long as a client reads it, and for as long again after the reader has left.
 		read := start(4)
 		r, err := s.Read(t.Context(), read.Number(), 0, 0, make(chan struct{}, 1))
 		if err != nil {
@@ -126,7 +126,7 @@ func TestAwayForTooLong(t *testing.T) {
 		if five, err := s.Resumes().Status(ended.number, []byte("5")); len(link.in) > 0 || err != nil || five.Status != resume.Completed {
 			t.Error("an ended call was cancelled", five, err)
 		}
-		// One that the backend never got is not cancelled there.
+		// The backend gets no cancellation of a call that it never got.
 		c, err := s.Begin([]jsonrpc.Message{mcptest.Parse(request(6))}, false)
 		if err != nil {
 			t.Fatal(err)
@@ -135,7 +135,7 @@ func TestAwayForTooLong(t *testing.T) {
 		if !c.IsOver() || len(link.in) > 0 || h.Calls() != 0 {
 			t.Errorf("%d calls in flight, %d messages", h.Calls(), len(link.in))
 		}
-		// Clients that were told of no policy may stay away.
+		// Clients that got no resume policy may stay away.
 		plain := h.open("")
 		kept := begin(t, plain, false, request(7))
 		wait(3 * time.Hour)
@@ -162,7 +162,7 @@ func TestAwayForEver(t *testing.T) {
 	})
 }
 
-// What is promised is no more than what is kept.
+// The policy promises no more time than the store keeps a call.
 func TestPromise(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ maxWait, ttl, keep, want time.Duration }{
@@ -181,8 +181,7 @@ func TestPromise(t *testing.T) {
 	}
 }
 
-// TestAnswerElsewhere answers a request of a backend from other places than the
-// session that it was made in.
+// TestAnswerElsewhere answers a backend's request from other sessions than the one in which it was made.
 func TestAnswerElsewhere(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{}, nil)
@@ -255,7 +254,7 @@ func TestAnswerElsewhere(t *testing.T) {
 	if len(link.in) > 0 {
 		t.Fatalf("the backend got %s", (<-link.in).Raw)
 	}
-	// The backend does not wait any more: the client knows the request by its id.
+	// The backend does not wait any more. The cancellation names the request by the id that the client knows.
 	link.say(c, fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"q%d","reason":"r"}}`, asks))
 	m := mcptest.Parse(firstOf(t, s, c.Number(), asks+2)[asks+1])
 	if string(jsonrpc.Field(m.Params, "requestId")) != string(id) || string(jsonrpc.Field(m.Params, "reason")) != `"r"` {

@@ -17,8 +17,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A carrier stays for a request that has not begun, however many others come meanwhile; and
-// those that nobody uses are ended.
+// A carrier stays for a request that has not begun, however many carriers follow it. Unused carriers end.
 func TestCarrierStaysForItsRequest(t *testing.T) {
 	h := newHouse(t, Options{}, nil)
 	defer h.close()
@@ -42,8 +41,8 @@ func TestCarrierStaysForItsRequest(t *testing.T) {
 	s.Release()
 }
 
-// Clients that say the same of themselves share a carrier, however they spell it, and whether they
-// declare extensions of Holdfast or not.
+// Clients that describe themselves alike share a carrier, however they spell the description, and
+// whether they declare extensions of Holdfast or not.
 func TestCarrierOfEqualClients(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{}, nil)
@@ -84,9 +83,9 @@ func TestCarrierOfEqualClients(t *testing.T) {
 	}
 }
 
-// A backend that is opened again for a session which was taken over may hear a request of ours
-// first. That says of the client what the client's own request does: else the backend would not
-// ask it for anything.
+// A backend that is opened again after a take-over may get a request of ours first. That
+// request declares the client's capabilities as the client's own request does: without them the
+// backend would not ask the client for anything.
 func TestCarrierTakenOverAsks(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{}, nil)
@@ -118,7 +117,7 @@ func (h *house) carry(from, kind string) (*Session, error) {
 	return s, err
 }
 
-// waits has a request of a kind of client wait in its carrier.
+// waits lets a request of a kind of client wait in its carrier.
 func (h *house) waits(from, kind string) error {
 	s, err := h.carry(from, kind)
 	if err == nil {
@@ -129,8 +128,8 @@ func (h *house) waits(from, kind string) error {
 
 const ours, theirs = "192.0.2.1", "192.0.2.2"
 
-// A tenant whose clients say something new of themselves with each request, and leave calls that
-// wait, comes to the end of its share. Others get in.
+// A tenant with clients that describe themselves differently in each request, and leave waiting
+// calls behind, reaches the end of its share. Other tenants get in.
 func TestCarriersOfOneTenant(t *testing.T) {
 	t.Parallel()
 	for what, o := range map[string]Options{
@@ -162,8 +161,8 @@ func TestCarriersOfOneTenant(t *testing.T) {
 	}
 }
 
-// Carriers that nobody uses make room for others: of the tenant that has too many, or of anybody
-// where the node is full.
+// Unused carriers make room: those of the same tenant where it has too many, and those of any
+// tenant where the node is full.
 func TestIdleCarriersMakeRoom(t *testing.T) {
 	t.Parallel()
 	for what, o := range map[string]Options{
@@ -187,7 +186,7 @@ func TestIdleCarriersMakeRoom(t *testing.T) {
 						t.Fatalf("another tenant, %d: %v", i, err)
 					}
 				}
-				synctest.Wait() // conversations are closed
+				synctest.Wait() // the conversations are closed
 				for i := range 8 {
 					if _, err := h.New(newRequest(), caller.At("", "alice"), false, nil); err != nil {
 						t.Errorf("session %d: %v", i, err)
@@ -201,8 +200,8 @@ func TestIdleCarriersMakeRoom(t *testing.T) {
 	}
 }
 
-// A carrier stays, however many there are, while somebody may come back for what is in it. Its
-// conversation need not.
+// A carrier stays while a client may come back for a call in it, however many carriers there
+// are. Its conversation may close.
 func TestHeldCarrierStays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -232,7 +231,7 @@ func TestHeldCarrierStays(t *testing.T) {
 	})
 }
 
-// Nothing is kept of carriers that have ended, however they did.
+// An ended carrier leaves nothing behind, however it ended.
 func TestEndedCarriersAreForgotten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

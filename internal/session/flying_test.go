@@ -20,7 +20,7 @@ import (
 type neighbour struct {
 	name  string // of the house itself
 	house *house
-	asked atomic.Int32 // how often it was asked for a call
+	asked atomic.Int32 // how often this node was asked for a call
 }
 
 func (n *neighbour) Alone() bool                     { return n.house == nil }
@@ -42,7 +42,7 @@ func (n *neighbour) Borrow(ctx context.Context, _ string, query []byte) (io.Read
 	return io.NopCloser(&out), nil
 }
 
-// neighbours are two houses that know each other.
+// neighbours returns two houses that know each other as nodes.
 func neighbours(t *testing.T) (a, b *house) {
 	a, b = newHouse(t, Options{AttachWithin: time.Hour}, nil), newHouse(t, Options{AttachWithin: time.Hour}, nil)
 	a.Flights().On(&neighbour{name: "a", house: b})
@@ -83,7 +83,7 @@ func (h *house) callOf(tool string, id int, conn *clientConn) *Call {
 	return c
 }
 
-// answers answers the next request of a house's backend, and returns what its call answers.
+// answers answers the next request that a house's backend gets, and returns the response of the call c.
 func (h *house) answers(c *Call) string {
 	h.t.Helper()
 	link := h.desk.last()
@@ -96,7 +96,7 @@ func (h *house) answers(c *Call) string {
 	return waitFor(h.t, c)
 }
 
-// waitFor returns what a call answers.
+// waitFor returns the response of a call.
 func waitFor(t testing.TB, c *Call) string {
 	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
@@ -110,8 +110,8 @@ func waitFor(t testing.TB, c *Call) string {
 	return ""
 }
 
-// A request whose client has left before it begins does not begin where its client has made it again at another node. Else it does, as a client need not
-// stay.
+// A request of a client that left before it begins does not begin if the client has made it again at another node. Otherwise it begins, as a client
+// need not stay.
 func TestFlightEarly(t *testing.T) {
 	t.Parallel()
 	a, b := neighbours(t)
@@ -120,7 +120,7 @@ func TestFlightEarly(t *testing.T) {
 	if said := a.answers(a.call(1, left)); !strings.Contains(said, "result") {
 		t.Errorf("a request whose client has left is answered %s", said)
 	}
-	// On a busy machine another node's notice may come too late: then both begin.
+	// On a busy machine another node's notice may come too late: then both requests begin.
 	for try := 0; ; try++ {
 		tool := fmt.Sprint("early", try)
 		early := a.callOf(tool, 2+2*try, left)
@@ -147,7 +147,7 @@ func TestFlightEarly(t *testing.T) {
 			t.Fatalf("a request whose client has made it again elsewhere is answered %s", said)
 		}
 	}
-	// Of two whose clients have left one begins, or both on a busy machine, but not none.
+	// Of two equal requests of clients that have left one begins, or both on a busy machine, but at least one.
 	for i := range 4 {
 		tool := fmt.Sprint("tool", i)
 		both := []*Call{a.callOf(tool, 10+2*i, left), b.callOf(tool, 11+2*i, left)}
@@ -174,7 +174,7 @@ func TestFlightEarly(t *testing.T) {
 	}
 }
 
-// Other nodes know of calls from their begin to a second after their end, and of those that were in flight on a node that was lost from then on.
+// Other nodes know of a call from its begin to a second after its end. A call in flight on a lost node stays known from the loss on.
 func TestFlights(t *testing.T) {
 	t.Parallel()
 	a, b := neighbours(t)
@@ -198,7 +198,7 @@ func TestFlights(t *testing.T) {
 		t.Error(said)
 	}
 	mcptest.Eventually(t, "nothing to be known of it", time.Minute, func() bool { return a.Flights().Counts().Near == 0 })
-	// What lands before it was told of, or with the node, is not told of.
+	// Other nodes do not know a call that ends before they are told of it. A call that ends just before its node is lost is not stranded there.
 	a.answers(a.call(3, &clientConn{}))
 	third := a.call(4, &clientConn{})
 	flies(1)

@@ -15,8 +15,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// Of three who follow a call the one that has read its end ends the session. That is over
-// at once, but the others find how the call ended, for a time.
+// One of three clients that follow a call reads its end and ends the session. New calls
+// are refused at once, but the other two can still read the end of the call, for a time.
 func TestEndWaitsForFollowers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, testEndWaitsForFollowers) // only waiting takes time
@@ -54,7 +54,7 @@ func testEndWaitsForFollowers(t *testing.T) {
 	if _, err := s.Begin([]jsonrpc.Message{mcptest.Parse(request(2))}, false); !errors.Is(err, ErrNotFound) {
 		t.Errorf("calls are still made in it: %v", err)
 	}
-	for range 2 { // the others, one after the other
+	for range 2 { // the other two, one after the other
 		found, number, err := h.resumes.Find(token, []byte("1"), caller.At("", "alice"))
 		if err != nil {
 			t.Fatalf("after one has ended the session: %v", err)
@@ -68,7 +68,7 @@ func testEndWaitsForFollowers(t *testing.T) {
 		}
 		r.Detach(false, true, false)
 	}
-	time.Sleep(time.Until(began.Add(reading.FollowFor + time.Second))) // it is not waited for longer than that since the others were here
+	time.Sleep(time.Until(began.Add(reading.FollowFor + time.Second))) // the session waits no longer than that since the others were here
 	_, _, err := h.resumes.Find(token, []byte("1"), caller.At("", "alice"))
 	_, found := h.FindName(s.Name(), caller.At("", "alice"))
 	if !errors.Is(err, resume.ErrBadToken) || !errors.Is(found, ErrNotFound) {
@@ -76,8 +76,8 @@ func testEndWaitsForFollowers(t *testing.T) {
 	}
 }
 
-// A node that ends does not wait for those who may follow a call of a session that its
-// client has ended, and nobody takes that over.
+// A node that ends does not wait for clients that may still follow a call, if another
+// client has ended its session. No other node takes that session over.
 func TestEndWithFollowersAndNode(t *testing.T) {
 	t.Parallel()
 	f := newShelf()

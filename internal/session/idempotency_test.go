@@ -40,7 +40,7 @@ func first(t testing.TB, s *Session, key, text string) *Call {
 	return c
 }
 
-// comesAgain makes the request again and returns what it is given.
+// comesAgain makes the request again and returns the call that it is attached to.
 func comesAgain(t testing.TB, s *Session, key, text string) *ExistingCall {
 	t.Helper()
 	c, a, err := keyedCall(t, s, key, text)
@@ -50,7 +50,7 @@ func comesAgain(t testing.TB, s *Session, key, text string) *ExistingCall {
 	return a
 }
 
-// refusal checks the error of a request under a key.
+// refusal checks the error of a refused request under a key.
 func refusal(t testing.TB, s *Session, key, text string, want error) {
 	t.Helper()
 	if c, a, err := keyedCall(t, s, key, text); !errors.Is(err, want) || c != nil || a != nil {
@@ -58,7 +58,7 @@ func refusal(t testing.TB, s *Session, key, text string, want error) {
 	}
 }
 
-// with replaces the house's store by one with other bounds.
+// with replaces the house's store by a store with other bounds.
 func with(t testing.TB, o memory.Options) func(stream.Store) stream.Store {
 	return func(st stream.Store) stream.Store {
 		if err := st.Close(); err != nil {
@@ -132,7 +132,7 @@ func TestKeyedRace(t *testing.T) {
 	}
 }
 
-// gate is a store that takes what it is told to.
+// gate is a store that answers each append as the test says.
 type gate struct {
 	stream.Store
 	pass chan error
@@ -145,8 +145,8 @@ func (g *gate) Append(ctx context.Context, lease stream.Lease, records []stream.
 	return g.Store.Append(ctx, lease, records)
 }
 
-// Who comes while a call is about to begin under the key waits for that, and begins
-// it if it could not.
+// A request that comes while a call is about to begin under the same key waits. It
+// begins a call itself if the first call could not begin.
 func TestKeyedWaits(t *testing.T) {
 	t.Parallel()
 	for _, why := range []error{nil, stream.ErrFull} {
@@ -154,7 +154,7 @@ func TestKeyedWaits(t *testing.T) {
 			g := &gate{pass: make(chan error)}
 			h := newHouse(t, Options{}, func(st stream.Store) stream.Store { g.Store = st; return g })
 			defer h.close()
-			s := h.able("") // whose policy is stored before its call has begun
+			s := h.able("") // a session with a resume policy, which is stored before its call begins
 			var calls, attached, refused int
 			var mu sync.Mutex
 			var wg sync.WaitGroup
@@ -180,9 +180,9 @@ func TestKeyedWaits(t *testing.T) {
 			g.pass <- why
 			want := fmt.Sprint(1, 2, 0)
 			if why != nil {
-				g.pass <- why // once more, alone
-				g.pass <- nil // the words that end it
-				g.pass <- nil // the policy of the second
+				g.pass <- why // the same append once more, alone
+				g.pass <- nil // the error that ends the call
+				g.pass <- nil // the policy of the second call
 				want = fmt.Sprint(1, 1, 1)
 			}
 			wg.Wait()
@@ -194,8 +194,7 @@ func TestKeyedWaits(t *testing.T) {
 	}
 }
 
-// A key whose call could not begin is not taken, also for those who came
-// meanwhile.
+// A key is free again when its call could not begin, also for requests that came meanwhile.
 func TestKeyedNotBegun(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{SessionMax: 1}, nil)
@@ -220,7 +219,7 @@ func TestKeyedNotBegun(t *testing.T) {
 	c = first(t, s, "k", request(1))
 	refusal(t, s, "other", request(1), ErrDuplicate)
 
-	// Begun, and then not delivered.
+	// This call has begun, and was not delivered.
 	c.Abort([]jsonrpc.Message{mcptest.Parse(request(1))}, jsonrpc.Errorf(jsonrpc.CodeServer, "no"))
 	first(t, s, "k", request(1))
 
@@ -246,7 +245,7 @@ func TestKeyScope(t *testing.T) {
 	first(t, bob, "k", request(1))
 	first(t, nobody, "k", request(1))
 	first(t, nobody2, "k", request(1))
-	// A name that could be taken for a session's.
+	// A principal's name that could be taken for a session's name.
 	first(t, h.open(nobody.Name()), "k", request(1))
 	comesAgain(t, nobody, "k", request(1))
 }
@@ -271,7 +270,7 @@ func TestKeyedGone(t *testing.T) {
 		h.End(s)
 		other := h.open("alice")
 		refusal(t, other, "running", request(2), idempotency.ErrGone)
-		keep := func(d time.Duration) { // a session that is used does not expire
+		keep := func(d time.Duration) { // keeps a session in use for d, so that it does not expire
 			for end := time.Now().Add(d); time.Now().Before(end); {
 				other.Touch()
 				time.Sleep(5 * time.Minute)
@@ -284,7 +283,7 @@ func TestKeyedGone(t *testing.T) {
 	})
 }
 
-// What is known of keys goes with what it is about.
+// The registry forgets a key with the call that it names, or keeps a tombstone for a day.
 func TestKeysForgotten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -314,8 +313,8 @@ func TestKeysForgotten(t *testing.T) {
 	})
 }
 
-// TestOnceForgotten has other nodes send requests on, whose names leave nothing
-// behind, while a client's key does.
+// TestOnceForgotten lets other nodes forward requests: their names leave
+// nothing behind, while a client's key does.
 func TestOnceForgotten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -331,7 +330,7 @@ func TestOnceForgotten(t *testing.T) {
 				t.Fatal(err)
 			}
 			c.Deliver(t.Context(), msgs, nil)
-			if i > 0 { // which goes on
+			if i > 0 { // call 0 goes on
 				link.say(c, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":{}}`, i))
 			}
 		}
@@ -342,13 +341,13 @@ func TestOnceForgotten(t *testing.T) {
 		}
 		time.Sleep(40 * time.Minute)
 		known, tombstones := h.keys.Len()
-		if known != 2 || tombstones != 0 { // k, and the call that goes on
+		if known != 2 || tombstones != 0 { // k, and call 0
 			t.Errorf("%d keys, %d tombstones", known, tombstones)
 		}
 	})
 }
 
-// TestKeysBounded makes more keyed calls than are remembered.
+// TestKeysBounded makes more keyed calls than the registry remembers.
 func TestKeysBounded(t *testing.T) {
 	t.Parallel()
 	testlong.OneGoroutine(t)
@@ -375,7 +374,7 @@ func TestKeysBounded(t *testing.T) {
 	comesAgain(t, s, fmt.Sprint(n-1), text)
 }
 
-// A cancelled call is there to be found, and has no answer.
+// A cancelled call is found by its key, and has no answer.
 func TestKeyedCancelled(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{}, nil)
@@ -414,7 +413,7 @@ func TestKeyedBatch(t *testing.T) {
 	}
 }
 
-// TestAdvertised is the initialize result as its client gets it.
+// TestAdvertised checks the initialize result that a client gets.
 func TestAdvertised(t *testing.T) {
 	t.Parallel()
 	const says = `{"holdfast/idempotencyKey":{"header":"Idempotency-Key"}`

@@ -16,7 +16,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// Some servers spell an id differently in their answers. The client gets its own.
+// Some servers spell an id differently in their answers. The client gets its own spelling.
 func TestIDSpelling(t *testing.T) {
 	h := newHouse(t, Options{}, nil)
 	defer h.close()
@@ -40,8 +40,8 @@ func TestIDSpelling(t *testing.T) {
 	}
 }
 
-// A client can cancel a request until the very moment at which it is put on record: then it does not
-// begin.
+// A client can cancel a request until the very moment at which it is put on record. A request
+// cancelled before that does not begin.
 func TestCancelledInTurn(t *testing.T) {
 	h := newHouse(t, Options{}, nil)
 	defer h.close()
@@ -58,7 +58,7 @@ func TestCancelledInTurn(t *testing.T) {
 	}
 	over()
 	begin(t, s, true, request(5))
-	if in := <-h.desk.last().in; in.Kind != jsonrpc.Request { // nobody has told the backend of what it had not
+	if in := <-h.desk.last().in; in.Kind != jsonrpc.Request { // the backend gets no cancellation of a request that it did not get
 		t.Errorf("%s arrived", in.Raw)
 	}
 }
@@ -83,8 +83,7 @@ func TestMixedBatch(t *testing.T) {
 	}
 }
 
-// The ids of Holdfast's own requests can't be met by a client's, not even by those
-// of another Holdfast.
+// Holdfast's own requests have ids that no client can use, not even a client that is another Holdfast.
 func TestOwnIDs(t *testing.T) {
 	h := newHouse(t, Options{}, nil)
 	defer h.close()
@@ -99,8 +98,7 @@ func TestOwnIDs(t *testing.T) {
 	}
 }
 
-// A late response to a cancelled request is not the answer to the next one that
-// uses its id.
+// A late response to a cancelled request does not answer the next request with the same id.
 func TestLateResponse(t *testing.T) {
 	h := newHouse(t, Options{}, nil)
 	defer h.close()
@@ -117,7 +115,7 @@ func TestLateResponse(t *testing.T) {
 	}
 }
 
-// moody is a backend that refuses messages while it is told to.
+// moody is a backend that refuses messages while full is set.
 type moody struct {
 	desk
 	full atomic.Bool
@@ -140,7 +138,7 @@ func (c moodyConn) Deliver(in backend.Inbound) error {
 	return c.Conn.Deliver(in)
 }
 
-// An answer that the backend does not take is told so, and can be sent again.
+// When the backend does not take an answer, its sender gets an error, and can send the answer again.
 func TestAnswerRefused(t *testing.T) {
 	h := newHouse(t, Options{}, nil)
 	defer h.close()
@@ -164,7 +162,7 @@ func TestAnswerRefused(t *testing.T) {
 	}
 }
 
-// What was asked in no call in particular can be answered after the call is over whose stream it went to.
+// A backend's request outside of any call goes out on the stream of some call. It can be answered after that call is over.
 func TestAskedInSomeCall(t *testing.T) {
 	h := newHouse(t, Options{}, nil)
 	defer h.close()
@@ -186,8 +184,8 @@ func TestAskedInSomeCall(t *testing.T) {
 	}
 }
 
-// What ended calls asked their client is forgotten, which the server is told, and what others ask is
-// bounded.
+// When a call ends, its requests to the client are forgotten, and the server gets an error for each.
+// The number of the server's other requests is bounded.
 func TestAskedBounded(t *testing.T) {
 	h := newHouse(t, Options{}, nil)
 	defer h.close()
@@ -198,7 +196,7 @@ func TestAskedBounded(t *testing.T) {
 		<-link.in
 		link.say(c, fmt.Sprintf(`{"jsonrpc":"2.0","id":"q%d","method":"elicitation/create"}`, i))
 		link.say(c, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":{}}`, i))
-		if in := <-link.in; in.Error == nil || string(in.ID) != fmt.Sprintf(`"q%d"`, i) { // or it would wait for ever
+		if in := <-link.in; in.Error == nil || string(in.ID) != fmt.Sprintf(`"q%d"`, i) { // without the error the server would wait for ever
 			t.Errorf("got %s", in.Raw)
 		}
 	}
@@ -237,8 +235,8 @@ func TestSingleDisconnect(t *testing.T) {
 	}
 }
 
-// A request that was never handed over when its backend died goes to the next one;
-// one that was is told that its outcome is unknown.
+// A request that was never handed over when its backend died goes to the next
+// backend. A request that was handed over ends with "outcome unknown".
 func TestDiedBefore(t *testing.T) {
 	h := newHouse(t, Options{}, nil)
 	defer h.close()
@@ -259,7 +257,7 @@ func TestDiedBefore(t *testing.T) {
 	}
 }
 
-// A request that is cancelled while the backend is opened again is never run.
+// A request that is cancelled while the backend is opened again never runs.
 func TestCancelDuringReopen(t *testing.T) {
 	h := newHouse(t, Options{}, nil)
 	defer h.close()
@@ -292,7 +290,7 @@ func TestCancelDuringReopen(t *testing.T) {
 	}
 }
 
-// stillborn is a backend whose second conversation dies as it is initialized.
+// stillborn is a backend with a second conversation that dies as it is initialized.
 type stillborn struct {
 	desk
 	closes atomic.Int32
@@ -321,21 +319,21 @@ func (c stillbornConn) Close() error {
 	return nil
 }
 
-// A conversation is closed once, however it ends.
+// A conversation is closed once, whatever ended it.
 func TestClosedOnce(t *testing.T) {
 	h := newHouse(t, Options{}, nil)
 	b := &stillborn{}
 	h.backend = b
 	s := h.open("")
 	b.last().sink.Closed(errors.New("died"), true)
-	begin(t, s, false, request(1)) // opens it again, in vain
+	begin(t, s, false, request(1)) // opens the backend again, in vain
 	h.close()
 	if closes, opens := int(b.closes.Load()), len(b.links); closes != opens || opens < 2 {
 		t.Errorf("%d conversations, %d closes", opens, closes)
 	}
 }
 
-// Close may be called by several at once, and while sessions begin.
+// Close may be called concurrently, and while sessions begin.
 func TestConcurrentClose(t *testing.T) {
 	for range 50 {
 		h := newHouse(t, Options{}, nil)
@@ -353,8 +351,8 @@ func TestConcurrentClose(t *testing.T) {
 	}
 }
 
-// What is learned of the tools is not kept if the list has changed meanwhile. It is
-// kept though the client that it was asked for has left.
+// A list of tools is not kept if the list has changed meanwhile. It is kept if the
+// client of the call that needed it has left.
 func TestHintsOutdated(t *testing.T) {
 	h := newHouse(t, Options{}, nil)
 	defer h.close()
@@ -388,8 +386,8 @@ func TestHintsOutdated(t *testing.T) {
 	})
 }
 
-// A list that a client has asked for is what is known of the tools: the backend is asked for no other,
-// if it is the whole list, and has not changed since.
+// The session learns the tools from a list that a client asked for. If that list is whole, and has not
+// changed since, the backend is not asked for another.
 func TestToolsListedByClient(t *testing.T) {
 	t.Parallel()
 	const tools = `"tools":[{"name":"x","annotations":{"readOnlyHint":true}},{"name":"y"}]`
@@ -426,7 +424,7 @@ func TestToolsListedByClient(t *testing.T) {
 				t.Error("a tool that says nothing is called safe")
 			}
 			if !test.whole {
-				<-b.asked // for all its tools
+				<-b.asked // the backend is asked for all its tools
 			} else if len(b.asked) > 0 {
 				t.Error("the backend is asked for its tools again")
 			}
@@ -434,7 +432,7 @@ func TestToolsListedByClient(t *testing.T) {
 	}
 }
 
-// lister is a backend that has the test answer tools/list.
+// lister is a backend that lets the test answer tools/list.
 type lister struct {
 	desk
 	asked chan backend.Inbound
@@ -458,7 +456,7 @@ func (c listerConn) Deliver(in backend.Inbound) error {
 	return c.deskConn.Deliver(in)
 }
 
-// Tools on later pages are known, whatever the cursors of a server look like, and a list without an end ends.
+// Tools on later pages are known, whatever a server's cursors look like. The reading of a list without an end ends.
 func TestToolsOnPages(t *testing.T) {
 	t.Parallel()
 	for name, cursors := range map[string][]string{
@@ -472,7 +470,7 @@ func TestToolsOnPages(t *testing.T) {
 			h.backend = b
 			s := h.open("")
 			call := mcptest.Parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"t%d"}}`, len(cursors)))
-			go s.Tools.Light(t.Context(), &call, nil) // has the list read
+			go s.Tools.Light(t.Context(), &call, nil) // makes the session read the list
 			for i := range len(cursors) + 1 {
 				next := ""
 				if i < len(cursors) {

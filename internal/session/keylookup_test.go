@@ -20,12 +20,12 @@ import (
 	"holdfast/stream"
 )
 
-// An undone is a store whose node is lost before it takes a claim back.
+// An undone is the store of a node that is lost before it takes a claim back.
 type undone struct{ shared.Store }
 
 func (undone) Unclaim(context.Context, shared.ClaimID, []byte) error { return stream.ErrUnavailable }
 
-// keyNode starts a node on an engine. lost says that it is lost before it takes a claim back.
+// keyNode starts a node on an engine. With lost, the node is lost before it takes a claim back.
 func keyNode(t *testing.T, e *logtest.Engine, lost bool) *Manager {
 	t.Helper()
 	logger := slog.New(slog.DiscardHandler)
@@ -44,9 +44,9 @@ func keyNode(t *testing.T, e *logtest.Engine, lost bool) *Manager {
 	return m
 }
 
-// TestKeyLookupLost has the node be lost that looks up a key, to cancel its call, before any
-// call has begun under it. The key is not taken for that of a call: for a moment requests are
-// refused as what may be sent again, and then one of many that come to two nodes begins the call.
+// TestKeyLookupLost loses a node that looks up a key, to cancel its call, before any call has begun
+// under it. The key then does not count as taken: for a moment requests are refused with an error that
+// allows to send them again. After that, of many requests that come to two nodes one begins the call.
 func TestKeyLookupLost(t *testing.T) {
 	t.Parallel()
 	for name, faults := range map[string]logtest.Faults{"calm": {}, "faults": {Before: 0.02, After: 0.05, Late: 0.05}} {
@@ -83,8 +83,8 @@ func TestKeyLookupLost(t *testing.T) {
 	}
 }
 
-// beginAll makes a request under a key several times at once in each session, and returns how
-// many began a call, and how many were told of that call.
+// beginAll makes a request under a key several times concurrently in each session. It returns
+// how many requests began a call, and how many found that call.
 func beginAll(t *testing.T, sessions []*Session, key, text string, each int) (begun, told int) {
 	var mu sync.Mutex
 	var all sync.WaitGroup

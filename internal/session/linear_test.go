@@ -10,7 +10,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What a session does with messages grows with their members, and no faster.
+// The work of a session on a message grows with its number of members, and no faster.
 func TestLinear(t *testing.T) {
 	request := func(params string) jsonrpc.Message {
 		raw := []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":` + params + `}`)

@@ -9,7 +9,7 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// TestListsBounded has more requests of one client for all its calls than may wait.
+// TestListsBounded makes more requests for the list of a client's calls than may wait.
 func TestListsBounded(t *testing.T) {
 	t.Parallel()
 	var l lists

@@ -13,13 +13,13 @@ import (
 	"holdfast/stream"
 )
 
-// scene is a client's connections to one session: it reads the standalone stream
-// and calls, and loses them.
+// scene has a client's connections to one session: they read the standalone
+// stream and calls, until the test breaks them.
 type scene struct {
 	t     *testing.T
 	s     *Session
 	desk  *desk
-	aside *reading.Reader // the standalone stream's
+	aside *reading.Reader // the reader of the standalone stream
 }
 
 const client = "192.0.2.1:1234"
@@ -45,16 +45,16 @@ func (sc *scene) read(number uint64) *reading.Reader {
 // call begins a call, which its client reads.
 func (sc *scene) call() *reading.Reader {
 	sc.t.Helper()
-	defer time.Sleep(time.Millisecond) // what comes next is later
+	defer time.Sleep(time.Millisecond) // later events have later times
 	return sc.read(begin(sc.t, sc.s, false, request(1+int(sc.s.streams.Last()))).Number())
 }
 
-// pinged is a connection to which a ping was written.
+// pinged returns the reader of a connection to which a ping was written.
 func (sc *scene) pinged() *reading.Reader {
 	sc.t.Helper()
 	r := sc.call()
 	r.Ping()
-	r.Ping() // does nothing
+	r.Ping() // a second Ping does nothing
 	var got []stream.Entry
 	for len(got) == 0 {
 		var err error
@@ -68,7 +68,7 @@ func (sc *scene) pinged() *reading.Reader {
 	return r
 }
 
-// pong answers it.
+// pong answers the ping of r.
 func (sc *scene) pong(r *reading.Reader) {
 	sc.t.Helper()
 	for _, id := range []string{"holdfast-ping-", "holdfast-ping--1", "holdfast-ping-zz", "ping-1", "holdfast-ping-" + strconv.FormatUint(r.Cursor().Stream.Number, 36)} {
@@ -82,37 +82,37 @@ func (sc *scene) pong(r *reading.Reader) {
 	}
 }
 
-// cameBack has the client come back with nothing but its session.
+// cameBack lets the client come back with nothing but its session.
 func (sc *scene) cameBack() {
 	sc.s.CameBack(0, nil)
-	time.Sleep(time.Millisecond) // what comes next is later
+	time.Sleep(time.Millisecond) // later events have later times
 }
 
-// whole is a connection to which all was written.
+// whole lets a connection write a whole call.
 func whole(r *reading.Reader, from string) { wholeAt(r, from, time.Now()) }
 
-// wholeAt is one to which it was written at a time.
+// wholeAt is whole with the time of the write.
 func wholeAt(r *reading.Reader, from string, wrote time.Time) {
 	r.Completed(from, wrote, false, nil)
 	r.Detach(false, true, false)
 }
 
 const (
-	awayFor    = 3 * time.Second  // how long a client may be away that may come back with an event id
-	resumesFor = 45 * time.Second // and one that does
+	awayFor    = 3 * time.Second  // how long to wait for a client that may come back with an event id
+	resumesFor = 45 * time.Second // how long to wait for a client that has come back with event ids before
 	mostGaps   = 64               // how many calls are remembered that a client may have lost
 )
 
-// TestLost is which calls a client that comes with nothing but its session has
-// lost: what it did and what was noticed of it may come in any order, and any time
-// apart, where that is no guess.
+// TestLost checks which calls a client that comes with nothing but its session has
+// lost. The client's acts and the node's observations of them may come in any
+// order, and any time apart, where the result is no guess.
 func TestLost(t *testing.T) {
 	const long = time.Hour
 	for what, tc := range map[string]struct {
 		do    func(sc *scene)
 		given bool
-		wait  bool          // for the client to come back with an id
-		old   time.Duration // for how long, where it has only a connection that it had before
+		wait  bool          // whether Lost waits for the client to come back with an id
+		old   time.Duration // how long the call is waited for, where the client has only connections that it had before
 	}{
 		"broke before an id": {given: true, do: func(sc *scene) {
 			sc.call().Detach(true, false, false)
@@ -289,8 +289,8 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// TestLostIsSaid is the reader of the standalone stream, who may have to continue a
-// call: it is told when one is lost, and when it turns out to have been.
+// TestLostIsSaid checks that the reader of the standalone stream, which may have to
+// continue a call, is told when a call is lost, also when the loss is noticed late.
 func TestLostIsSaid(t *testing.T) {
 	sc := newScene(t)
 	for what, lose := range map[string]func(*reading.Reader){
@@ -315,8 +315,8 @@ func TestLostIsSaid(t *testing.T) {
 	}
 }
 
-// TestLostForgotten is a client that loses more than is remembered. What is lost
-// for certain is remembered longer than what has probably arrived.
+// TestLostForgotten loses more calls of a client than are remembered. A call that
+// is lost for certain is remembered longer than one that has probably arrived.
 func TestLostForgotten(t *testing.T) {
 	sc := newScene(t)
 	lost := sc.call()
@@ -338,15 +338,15 @@ func TestLostForgotten(t *testing.T) {
 	}
 }
 
-// TestLostOfNode is a client to which a node has written a message. It has the message for certain if
-// it asks for what follows, and not if the node does, which goes on by itself.
+// TestLostOfNode looks at a client to which a node has written a message. The client has the message for
+// certain if it asks for the messages after that one itself, but not if a node goes on reading for it.
 func TestLostOfNode(t *testing.T) {
 	t.Parallel()
 	for what, asks := range map[string]bool{"the client goes on": true, "the node goes on": false} {
 		t.Run(what, func(t *testing.T) {
 			sc := newScene(t)
 			before := sc.pinged()
-			defer before.Detach(false, true, false) // its connection ends; what closes waits for that
+			defer before.Detach(false, true, false) // its connection ends; the closing session waits for that
 			number := before.Cursor().Stream.Number
 			kind, want := reading.GoesOn, uint64(0)
 			if asks {

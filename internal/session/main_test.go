@@ -30,26 +30,26 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// desk is a backend at which the test sits: it sees what is delivered and says
-// what the test has it say. It answers initialize and tools/list by itself.
+// desk is a backend that the test plays: the test sees the delivered messages and
+// emits messages with say. A desk answers initialize and tools/list by itself.
 type desk struct {
 	mu    sync.Mutex
 	links []*deskConn
-	err   error  // of Open
-	slow  func() // what Open waits for
+	err   error  // the error of Open
+	slow  func() // Open waits for it
 
-	initialized string // the result of initialize; "": a plain one
-	mute        bool   // there is none
+	initialized string // the result of initialize; "": a plain result
+	mute        bool   // initialize gets no answer
 
-	listing chan struct{} // what the answer to tools/list waits for; nil: nothing
-	tools   string        // its tools
+	listing chan struct{} // the answer to tools/list waits for it; nil: it does not wait
+	tools   string        // the tools that it lists
 }
 
 type deskConn struct {
 	desk   *desk
 	sink   backend.Sink
 	start  backend.Start
-	in     chan backend.Inbound // what was delivered, but for initialize
+	in     chan backend.Inbound // the delivered messages, but for initialize
 	closed chan struct{}
 }
 
@@ -106,7 +106,7 @@ func (c *deskConn) Close() error {
 	return nil
 }
 
-// house is a manager with what belongs to it.
+// house is a manager with its desk, store and logger.
 type house struct {
 	*Manager
 	t     testing.TB
@@ -114,7 +114,7 @@ type house struct {
 	store stream.Store
 }
 
-// newHouse builds a manager over a memory store, or what wrap makes of it.
+// newHouse builds a manager over a memory store, or over the store that wrap makes of it.
 func newHouse(t testing.TB, o Options, wrap func(stream.Store) stream.Store) *house {
 	t.Helper()
 	o.Logger = slog.New(slog.DiscardHandler)
@@ -134,7 +134,7 @@ func (h *house) close() {
 	}
 }
 
-// open begins a session that is initialized.
+// open begins a session and initializes it.
 func (h *house) open(principal string) *Session { h.t.Helper(); return h.openAt("", principal) }
 
 // openAt begins a session at a server.
@@ -169,7 +169,7 @@ func begin(t testing.TB, s *Session, light bool, texts ...string) *Call {
 }
 
 // awaitListed waits until the sessions know the tools of their backends: a call waits for that
-// only as long as tools.Patience.
+// list only as long as tools.Patience.
 func awaitListed(t testing.TB, all ...*Session) {
 	t.Helper()
 	for _, s := range all {
@@ -200,7 +200,7 @@ func readAll(t testing.TB, s *Session, number uint64) []string {
 	return toEnd(t, r, ready)
 }
 
-// toEnd reads what a reader has yet to read.
+// toEnd reads the rest of a reader's stream.
 func toEnd(t testing.TB, r *reading.Reader, ready <-chan struct{}) []string {
 	t.Helper()
 	said, err := told(t, r, ready)
@@ -210,7 +210,7 @@ func toEnd(t testing.TB, r *reading.Reader, ready <-chan struct{}) []string {
 	return said
 }
 
-// told is toEnd, but for an error, which it returns.
+// told is toEnd that returns an error instead of failing.
 func told(t testing.TB, r *reading.Reader, ready <-chan struct{}) ([]string, error) {
 	t.Helper()
 	var said []string
@@ -244,7 +244,7 @@ func told(t testing.TB, r *reading.Reader, ready <-chan struct{}) ([]string, err
 	}
 }
 
-// Read is [reading.Streams.Read] for a client that says itself what it has.
+// Read is [reading.Streams.Read] for a client that sends its own cursor.
 func (s *Session) Read(ctx context.Context, number, epoch, seq uint64, ready chan struct{}) (*reading.Reader, error) {
 	return s.streams.Read(ctx, reading.Says, stream.Cursor{Stream: stream.ID{Number: number}, Epoch: epoch, Seq: seq}, ready)
 }

@@ -57,9 +57,9 @@ func TestFind(t *testing.T) {
 type asking struct{ Service }
 
 func (asking) Owns(method string) bool             { return method == protocol.MethodTaskCancel }
-func (asking) Suits(*Session, string, []byte) bool { return false } // as the test says itself
+func (asking) Suits(*Session, string, []byte) bool { return false } // the test sets Session.offers itself
 
-// Requests about calls that fill the limits are taken all the same, as many as there are calls.
+// When the limits are full, requests about calls are still taken, as many as there are calls.
 func TestLimitsAboutBegun(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{MaxCalls: 2, SessionMax: 2, Addition: passAfter(time.Hour), Services: []func(*Manager, *Options) Service{func(*Manager, *Options) Service { return asking{} }}}, nil)
@@ -118,8 +118,8 @@ func TestLimits(t *testing.T) {
 	if n := h.Calls(); n != 5 {
 		t.Errorf("%d requests in flight", n)
 	}
-	// What ends makes room, however it ends: answered, cancelled, or refused.
-	h.desk.last() // b's
+	// A request that ends makes room, however it ends: answered, cancelled, or refused.
+	h.desk.last() // the conversation of b
 	h.desk.links[0].say(call, `{"jsonrpc":"2.0","id":1,"result":{}}`)
 	cancel := mcptest.Parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
 	if err := a.Send(t.Context(), cancel, nil); err != nil {
@@ -137,7 +137,7 @@ func TestLimits(t *testing.T) {
 	if n := h.Calls(); n != 3 {
 		t.Errorf("%d requests in flight", n)
 	}
-	begin(t, a, true, request(8), request(9)) // the refused ones are not on record
+	begin(t, a, true, request(8), request(9)) // the refused requests are not on record
 	h.End(a)
 	if n := h.Calls(); n != 2 {
 		t.Errorf("%d requests in flight", n)
@@ -145,7 +145,7 @@ func TestLimits(t *testing.T) {
 	h.open("")
 }
 
-// A backend that refuses a session leaves nothing of it.
+// A session that its backend refuses leaves nothing behind.
 func TestRefusedSession(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{MaxSessions: 1}, nil)
@@ -164,8 +164,7 @@ func TestRefusedSession(t *testing.T) {
 	}
 }
 
-// The time in which the process stood still does not make sessions idle: whose request
-// waits to be read is heard.
+// Time in which the process stood still does not make sessions idle: a request may wait to be read.
 func TestIdleStoodStill(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -193,8 +192,8 @@ func TestIdleStoodStill(t *testing.T) {
 	})
 }
 
-// Idle sessions end; those with a call in flight or a reader don't, but for a
-// call that nobody has asked about for a day.
+// Idle sessions end. Sessions with a call in flight or a reader do not,
+// except for a call that no client has asked about for a day.
 func TestIdle(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -234,7 +233,7 @@ func TestIdle(t *testing.T) {
 		alive(busy, read, used)
 		time.Sleep(30 * time.Minute)
 		alive(busy, read)
-		// From the end of its call on a session is idle.
+		// A session is idle from the end of its call on.
 		time.Sleep(20 * time.Hour)
 		alive(busy, read)
 		conn.say(call, `{"jsonrpc":"2.0","id":1,"result":{}}`)
@@ -249,7 +248,7 @@ func TestIdle(t *testing.T) {
 		if n := h.store.(*memory.Store).Bytes(); n != 0 {
 			t.Errorf("%d bytes are kept", n)
 		}
-		// A call that never ends, and whose client never comes back.
+		// This call never ends, and its client never comes back.
 		lost := h.open("")
 		c := begin(t, lost, false, request(1))
 		time.Sleep(23 * time.Hour)
@@ -264,7 +263,7 @@ func TestIdle(t *testing.T) {
 	})
 }
 
-// slowDelete is a store whose deletes wait.
+// slowDelete is a store with deletes that wait.
 type slowDelete struct {
 	stream.Store
 	gate chan struct{}
@@ -275,8 +274,8 @@ func (d slowDelete) Delete(ctx context.Context, key stream.SessionKey) error {
 	return d.Store.Delete(ctx, key)
 }
 
-// A client that comes back while its session waits to be ended for having been idle,
-// as many others are ended first, keeps it.
+// An idle session waits to be ended, as many others are ended first. Its client
+// comes back meanwhile, and keeps the session.
 func TestIdleNoMore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -306,7 +305,7 @@ func TestIdleNoMore(t *testing.T) {
 	})
 }
 
-// A session whose backend takes long to open is not idle.
+// A session with a backend that takes long to open is not idle.
 func TestSlowBackend(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -326,8 +325,8 @@ func TestSlowBackend(t *testing.T) {
 	})
 }
 
-// Thousands of sessions come and go, in every state, and leave nothing.
-func TestChurn(t *testing.T) { // alone: it counts goroutines
+// Thousands of sessions in every state begin and end, and leave nothing behind.
+func TestChurn(t *testing.T) { // alone, as it counts goroutines
 	h := newHouse(t, Options{TTL: 40 * time.Millisecond, Keep: 40 * time.Millisecond}, nil)
 	defer h.close()
 	before := runtime.NumGoroutine()
@@ -349,19 +348,19 @@ func TestChurn(t *testing.T) { // alone: it counts goroutines
 				s.mu.Unlock()
 				c, err := s.Begin([]jsonrpc.Message{mcptest.Parse(request(1))}, i%2 == 0)
 				if err != nil || conn == nil {
-					continue // it has expired
+					continue // the session has expired
 				}
 				c.Deliver(context.Background(), []jsonrpc.Message{mcptest.Parse(request(1))}, nil)
 				for range 3 {
 					conn.say(c, `{"jsonrpc":"2.0","method":"notifications/progress","params":{}}`)
 				}
 				switch i % 4 {
-				case 0: // left with its call in flight, until the backend ends
+				case 0: // the call stays in flight until the backend ends
 					conn.sink.Closed(errors.New("gone"), i%8 == 0)
-				case 1: // asked for its input
+				case 1: // the backend asks the client for input
 					conn.say(c, `{"jsonrpc":"2.0","id":1,"method":"roots/list"}`)
 					conn.say(c, `{"jsonrpc":"2.0","id":1,"result":{}}`)
-				case 2: // ended by its client
+				case 2: // the client ends the session
 					h.End(s)
 				case 3:
 					conn.say(c, `{"jsonrpc":"2.0","id":1,"result":{}}`)
@@ -391,8 +390,7 @@ func TestChurn(t *testing.T) { // alone: it counts goroutines
 	}
 }
 
-// What a backend says after its session has ended, and what is asked of it, does
-// no harm.
+// Messages from a backend after the end of its session, and requests to that session, do no harm.
 func TestAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{}, nil)
@@ -424,7 +422,7 @@ func TestAfterTheEnd(t *testing.T) {
 	}
 }
 
-// The log never tells a session's secret id.
+// The log never contains a session's secret id.
 func TestSecretIsNotLogged(t *testing.T) {
 	t.Parallel()
 	var text strings.Builder

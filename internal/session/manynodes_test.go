@@ -92,12 +92,12 @@ func (w *workshop) ran(k string) int {
 	return w.runs[k]
 }
 
-// A fleet is nodes over one engine, of which some are killed.
+// A fleet is nodes over one engine. The test kills some of them.
 type fleet struct {
 	t    *testing.T
 	open func() (store shared.Store, kill func())
 	shop *workshop
-	ends sync.WaitGroup // nodes that were killed, and end
+	ends sync.WaitGroup // killed nodes that have yet to end
 
 	mu     sync.Mutex
 	nodes  map[string]*member
@@ -123,8 +123,7 @@ func (f *fleet) start() {
 	f.nodes[n.name] = n
 }
 
-// spent measures time by a clock that stands still when the process does. It is asked
-// once.
+// spent measures time by a clock that stands still when the process does. It may be asked once.
 func spent() (took func() time.Duration) {
 	const beat = 10 * time.Millisecond
 	stop, beats := make(chan struct{}), make(chan int)
@@ -146,7 +145,7 @@ func spent() (took func() time.Duration) {
 	}
 }
 
-// stop ends a node: by SIGKILL, as it seems to others, or in good order.
+// stop ends a node, either in good order, or, as the others see it, by SIGKILL.
 func (f *fleet) stop(n *member, kill bool) {
 	f.mu.Lock()
 	delete(f.nodes, n.name)
@@ -199,8 +198,8 @@ type visitor struct {
 	s   *Session
 }
 
-// find finds the session, wherever it is, and takes it over if nobody is home; or if
-// somebody seems not to be.
+// find finds the session on any node. It takes the session over if its owner is
+// gone, and at times if the owner only seems to be.
 func (v *visitor) find() {
 	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) { // a client's pause
 		if time.Now().After(end) {
@@ -214,7 +213,7 @@ func (v *visitor) find() {
 			if owner := v.named(away.Owner); owner != nil && rand.N(10) > 0 {
 				n = owner
 				if s, err = n.FindName(string(v.key), caller.Principal{}); err != nil {
-					continue // it is about to go, or to come
+					continue // the session is about to leave that node, or to come
 				}
 			} else {
 				s, err = n.TakeOver(context.Background(), away)
@@ -247,7 +246,7 @@ func (v *visitor) call(id int, tool string, key string) {
 		}
 		switch {
 		case err == nil && v.at.dead.Load() && key == "":
-			return // its client will never know
+			return // the client never learns the call's number
 		case err == nil && c != nil:
 			number = c.Number()
 			c.Deliver(context.Background(), msgs, nil)
@@ -266,7 +265,7 @@ func (v *visitor) call(id int, tool string, key string) {
 		if err != nil || v.at.dead.Load() {
 			v.find()
 			if number != 0 && key == "" {
-				break // it may have got the answer to its POST
+				break // the client may have the answer to its POST
 			}
 			number = 0
 		}
@@ -275,7 +274,7 @@ func (v *visitor) call(id int, tool string, key string) {
 	v.check(k, tool, said, epochs)
 }
 
-// read reads a stream to its end. epochs counts under how many it was written.
+// read reads a stream to its end. epochs counts the epochs under which it was written.
 func (v *visitor) read(k string, number uint64) (said []string, epochs int) {
 	at := stream.Cursor{Stream: stream.ID{Number: number}}
 	buf := make([]stream.Entry, 0, 2)
@@ -331,7 +330,7 @@ func (v *visitor) read(k string, number uint64) (said []string, epochs int) {
 			}
 			select {
 			case <-ready:
-			case <-time.After(50 * time.Millisecond): // a dead node tells nobody
+			case <-time.After(50 * time.Millisecond): // a dead node wakes no reader
 			}
 		}
 		r.Detach(true, true, false)
@@ -341,12 +340,12 @@ func (v *visitor) read(k string, number uint64) (said []string, epochs int) {
 	}
 }
 
-// check looks at what was said of a call that has ended.
+// check checks the messages of a call that has ended.
 func (v *visitor) check(k, tool string, said []string, epochs int) {
 	runs, last := v.shop.ran(k), said[len(said)-1]
 	good := strings.Contains(last, `"result"`)
 	if strings.Contains(last, "not delivered") && tool != "safe" && runs == 0 {
-		return // and may be made again
+		return // the client may make the call again
 	}
 	if !good && !strings.Contains(last, "outcome unknown") {
 		v.t.Errorf("call %s ended with %s", k, last)
@@ -369,8 +368,8 @@ func (v *visitor) check(k, tool string, said []string, epochs int) {
 	}
 }
 
-// Whatever is killed, stopped or taken by mistake: each call ends, what is said of
-// it is read once and in order, and what must not run twice does not.
+// Whatever is killed, stopped or taken over by mistake: each call ends, each of its
+// messages is read once and in order, and a call that must not run twice does not.
 func TestFleet(t *testing.T) {
 	t.Parallel()
 	onShelf := func() func() (shared.Store, func()) {
@@ -407,7 +406,7 @@ func (f *fleet) run(visitors, calls, kills int) {
 		group.Go(func() {
 			n := f.any()
 			s, err := n.New(newRequest(), caller.Principal{}, false, nil)
-			for err != nil && f.named(n.name) != n { // it was stopped just now
+			for err != nil && f.named(n.name) != n { // the node was stopped just now
 				n = f.any()
 				s, err = n.New(newRequest(), caller.Principal{}, false, nil)
 			}
@@ -418,7 +417,7 @@ func (f *fleet) run(visitors, calls, kills int) {
 			v := &visitor{fleet: f, key: s.key, at: n, s: s}
 			c, err := s.Begin([]jsonrpc.Message{mcptest.Parse(`{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)}, true)
 			if err != nil {
-				return // killed before it began: its client begins anew
+				return // its node was killed before it began: the client begins anew
 			}
 			c.Deliver(context.Background(), []jsonrpc.Message{mcptest.Parse(`{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)}, nil)
 			for i := range calls {

@@ -44,7 +44,7 @@ func (d *laterCall) AppendNote(dst []byte) []byte          { return fmt.Appendf(
 func (*laterCall) Plain(m jsonrpc.Message) jsonrpc.Message { return m }
 func (*laterCall) Changed()                                {}
 
-// notingOptions are those of a node whose calls may have all that a note has.
+// notingOptions returns the options of a node with calls that may have every member of a note.
 func notingOptions() Options {
 	o := safeTools()
 	o.Addition, o.Polls = passAfter(100*365*24*time.Hour), true // a note may say that a call began long ago
@@ -60,7 +60,7 @@ const (
 	resumesInit = `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"capabilities":{"resumableRequests":{}}}}`
 )
 
-// The note of a call has the same bytes in each build: the nodes of one take sessions over from those of another.
+// The note of a call has the same bytes in each build, since the nodes of one build take sessions over from those of another.
 func TestCallNoteBytes(t *testing.T) {
 	t.Parallel()
 	a := newShelf().add(t, "a", notingOptions())
@@ -109,7 +109,7 @@ func TestCallNoteBytes(t *testing.T) {
 	}
 }
 
-// So has the note of a session.
+// The note of a session has the same bytes in each build, too.
 func TestSessionNoteBytes(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
@@ -141,7 +141,7 @@ func (f *shelf) noteOf(key stream.SessionKey, number uint64) []byte {
 	return f.sessions[key].streams[number].note
 }
 
-// put has the shelf keep a stream as a node has left it.
+// put keeps a stream on the shelf as a node has left it.
 func (f *shelf) put(key stream.SessionKey, number uint64, note string, ended bool, entries ...string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -163,7 +163,7 @@ func noteOf(head string, request func(int) string, ids []int) string {
 	return head + "]}"
 }
 
-// What the notes of the last build say of calls is so at their next owner.
+// A session's next owner restores its calls as the notes of the last build describe them.
 func TestNotesRestored(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
@@ -247,7 +247,7 @@ func TestNotesRestored(t *testing.T) {
 			t.Errorf("request %d of call %d is %q, %v", want.id, want.number, st.Status, err)
 		}
 	}
-	for _, number := range []uint64{17, 19, 26, 27} { // heirs, and calls that are deferred, are found by other names
+	for _, number := range []uint64{17, 19, 26, 27} { // heirs and deferred calls are found by other names
 		if _, err := s.Resumes().Status(number, strconv.AppendUint(nil, number, 10)); err == nil {
 			t.Errorf("call %d can be resumed", number)
 		}

@@ -12,7 +12,7 @@ import (
 	"holdfast/stream"
 )
 
-// wantEnd checks how the only call of a method has ended.
+// wantEnd checks how the only call of a method ended.
 func wantEnd(t *testing.T, l *observetest.Ledger, want observe.Outcome, code int, stored bool) *observetest.Entry {
 	t.Helper()
 	all := l.Calls("tools/call")
@@ -66,7 +66,7 @@ func TestObservedOutcomes(t *testing.T) {
 	}
 }
 
-// Observers are told of all that happens to a call, and of who reads it.
+// Observers are told of all events of a call, and of each of its readers.
 func TestObservedLife(t *testing.T) {
 	t.Parallel()
 	l := observetest.New(t).Recording()
@@ -139,8 +139,8 @@ func TestObservedLife(t *testing.T) {
 	}
 }
 
-// A call that is made again at another node has left this one, and goes on there; another ends
-// there with its outcome unknown.
+// A call that is made again at another node has left this node, and goes on there. A call that
+// may not be made again ends there with its outcome unknown.
 func TestObservedTakeOver(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]observe.Outcome{"safe": observe.Result, "x": observe.Unknown} {
@@ -169,7 +169,7 @@ func TestObservedTakeOver(t *testing.T) {
 			t.Errorf("%s: %v %v", name, ok, end)
 		}
 		a.Close()
-		// It lives, but reaches no store: whoever reads an unsafe call there is told that.
+		// The node lives, but reaches no store: there a reader of the unsafe call gets "outcome unknown".
 		if end, ok := la.Calls("tools/call")[0].End(); !ok || end.Outcome != observe.Left && end.Outcome != want {
 			t.Errorf("%s at the node that was lost: %v %v", name, ok, end)
 		}
@@ -222,11 +222,11 @@ func TestObservedHandOff(t *testing.T) {
 	}
 }
 
-// late is a store that says only later that it has what it was given.
+// late is a store that confirms only later that it has a call's last entry.
 type late struct {
 	stream.Store
-	has  chan struct{} // told when it has a last entry
-	says chan struct{} // closed when it says so
+	has  chan struct{} // receives when the store has a last entry
+	says chan struct{} // closed to let the store confirm
 }
 
 func (l *late) Append(ctx context.Context, lease stream.Lease, records []stream.Record) error {
@@ -238,8 +238,7 @@ func (l *late) Append(ctx context.Context, lease stream.Lease, records []stream.
 	return err
 }
 
-// Observers hear of the end of a call whose client has its answer and ends the session, or whose node ends, before the store says
-// that it has that.
+// Observers hear the outcome of a call if its node ends before the store has confirmed the call's last entry.
 func TestObservedAtTheEnd(t *testing.T) {
 	t.Parallel()
 	l := observetest.New(t)

@@ -20,8 +20,8 @@ import (
 	"holdfast/stream"
 )
 
-// Whoever is fenced leaves at once: readers go without an end, the backend is
-// closed, and nothing of the session is deleted.
+// A node that is fenced leaves the session at once: its readers leave before
+// the end, its backend is closed, and nothing of the session is deleted.
 func TestLoseFenced(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
@@ -34,7 +34,7 @@ func TestLoseFenced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	taken := b.take(s) // a sleeps, and knows nothing of it
+	taken := b.take(s) // a sleeps, and does not notice the take-over
 	link := a.desk.last()
 	link.say(c, `{"jsonrpc":"2.0","id":1,"result":"too late"}`)
 	if got, err := r.Next(t.Context(), make([]stream.Entry, 0, 4)); !errors.Is(err, ErrMoved) || len(got) != 0 || !r.Gone() {
@@ -70,8 +70,8 @@ func TestLoseFenced(t *testing.T) {
 	}
 }
 
-// A session that another has taken is not deleted by who had it, at its client's
-// wish or when it expires.
+// When another node has taken a session over, the node that had it does not
+// delete it, neither for its client nor when it expires.
 func TestLoseNothingDeleted(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
@@ -90,7 +90,7 @@ func TestLoseNothingDeleted(t *testing.T) {
 	}
 }
 
-// Verify finds what was taken while this node slept.
+// Verify finds the sessions that were taken or deleted while this node slept.
 func TestVerify(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
@@ -115,7 +115,7 @@ func TestVerify(t *testing.T) {
 	mcptest.Eventually(t, "the other to be lost", time.Minute, idle.Moved)
 }
 
-// A store that does not answer ends the calls for those who read them; the node
+// When the store does not answer, the calls end for their readers. The node
 // itself may take the session over when the store is back.
 func TestLoseUnavailable(t *testing.T) {
 	t.Parallel()
@@ -165,7 +165,7 @@ func TestLoseUnavailable(t *testing.T) {
 	}
 }
 
-// A call whose note's fate is not known is not delivered, and its session is lost.
+// When it is unknown whether the store has a call's note, the call is not delivered, and the node loses the session.
 func TestLoseBeforeDelivery(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
@@ -183,7 +183,7 @@ func TestLoseBeforeDelivery(t *testing.T) {
 	}
 }
 
-// A backend that talks faster than the store takes it waits.
+// A backend that sends messages faster than the store takes them waits.
 func TestBackpressure(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
@@ -226,7 +226,7 @@ func TestBackpressure(t *testing.T) {
 	}
 }
 
-// HandOver gives up what is quiet at once, and the rest as it becomes so.
+// HandOver gives up quiet sessions at once, and the others as soon as they are quiet.
 func TestHandOver(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
@@ -262,14 +262,14 @@ func TestHandOver(t *testing.T) {
 	}
 }
 
-// What is still in flight when the time is over is cut: here, and by Close.
+// Calls that are still in flight when the time is over are cut: by HandOver, and by Close.
 func TestHandOverCuts(t *testing.T) {
 	t.Parallel()
 	for _, closes := range []bool{false, true} {
 		f := newShelf()
 		a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
 		s, other := a.open("alice"), a.open("alice")
-		awaitListed(t, s, other) // what calls tools that were not listed in time is left to the next owner
+		awaitListed(t, s, other) // a call of a tool that was not listed in time is left to the next owner
 		unsafe, safe := begin(t, s, false, request(1)), begin(t, s, false, safeRequest(2))
 		light, unsafe2 := begin(t, s, true, safeRequest(3)), begin(t, s, true, request(4)) // as with --response json
 		begin(t, other, false, request(1))
@@ -314,7 +314,7 @@ func TestHandOverCuts(t *testing.T) {
 		if one, two := f.session(s.key), f.session(other.key); one.Owner != "" || !one.Open || two.Owner != "" || two.Open {
 			t.Errorf("released as %+v, %+v", one, two)
 		}
-		// The sweep finds the one, and nobody need ask for it.
+		// The sweep finds the session with a safe call: no client need ask for it.
 		if err := b.Finder.Sweep(t.Context(), func(string) bool { return false }, func(stream.SessionKey) bool { return true }); err != nil {
 			t.Fatal(err)
 		}
@@ -330,10 +330,10 @@ func TestHandOverCuts(t *testing.T) {
 	}
 }
 
-// A call that no backend has got when its node's time is over has not begun: the next
-// owner makes it, if its client is going to ask for it, or else its client is told that
-// it may make it again. No more than one of the two, and never "outcome unknown". Who
-// only reads may have nothing to ask with, as over a WebSocket.
+// A call that no backend has got when its node's time is over has not begun. The next
+// owner makes it if it has an idempotency key, as its client then asks for it again.
+// Any other call ends with the advice to make the request again, also for a reader: a
+// client on a WebSocket may only read. It never ends with "outcome unknown".
 func TestHandOverUnsent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -370,7 +370,7 @@ func TestHandOverUnsent(t *testing.T) {
 			t.Error(err)
 		}
 		r.Detach(false, true, false)
-		// Their requests come too late.
+		// The calls are delivered too late.
 		for c, msgs := range map[*Call][]jsonrpc.Message{read: first, unread: second, keyed: third} {
 			c.Deliver(t.Context(), msgs, nil)
 		}
@@ -404,8 +404,8 @@ func TestHandOverUnsent(t *testing.T) {
 	})
 }
 
-// The next owner makes it once: when that is lost too, or its time is over, nobody
-// makes it once more.
+// The next owner makes the call once. When that node is lost too, or its time is
+// over, no other node makes the call.
 func TestHandOverUnsentOnce(t *testing.T) {
 	t.Parallel()
 	for _, drain := range []bool{false, true} {
@@ -419,7 +419,7 @@ func TestHandOverUnsentOnce(t *testing.T) {
 		}
 		over, stop := context.WithCancel(t.Context())
 		stop()
-		_ = a.Departure.HandOver(over) // it cuts
+		_ = a.Departure.HandOver(over) // HandOver cuts the call
 		b.take(s)
 		mcptest.Eventually(t, "a backend", time.Minute, func() bool { return b.desk.opened() == 1 })
 		b.desk.last().next(t, "tools/call")
@@ -435,7 +435,7 @@ func TestHandOverUnsentOnce(t *testing.T) {
 	}
 }
 
-// However many sessions are cut, those who read them are waited for all at once.
+// However many sessions are cut, their readers are waited for all at once.
 func TestHandOverBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -444,7 +444,7 @@ func TestHandOverBounded(t *testing.T) {
 		for range 3 * departure.CutAtOnce {
 			s := a.open("alice")
 			c := begin(t, s, false, request(1))
-			if _, err := s.Read(t.Context(), c.Number(), 0, 0, make(chan struct{}, 1)); err != nil { // and is stuck
+			if _, err := s.Read(t.Context(), c.Number(), 0, 0, make(chan struct{}, 1)); err != nil { // this reader is stuck
 				t.Fatal(err)
 			}
 		}
@@ -462,8 +462,8 @@ func TestHandOverBounded(t *testing.T) {
 	})
 }
 
-// Shortly before its time is over a node begins nothing that it would have to cut: a
-// call that may not be made again is refused as one that is to be made elsewhere.
+// Shortly before its time is over a node begins no call that it would have to cut. A
+// call that may not be made again is refused: its client is to make it elsewhere.
 func TestLastCall(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
@@ -483,8 +483,8 @@ func TestLastCall(t *testing.T) {
 	}
 }
 
-// A client that makes one request right after the other leaves no gap: its session is
-// given up at the beginning of the next.
+// A client that always has a request in flight leaves no gap: its session is given up
+// at the beginning of the next request that finds it quiet.
 func TestHandOverBetween(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
@@ -499,9 +499,9 @@ func TestHandOverBetween(t *testing.T) {
 		}
 	}
 	var handsOver sync.WaitGroup
-	handsOver.Go(func() { _ = a.Departure.HandOver(t.Context()) }) // it does not look just now
+	handsOver.Go(func() { _ = a.Departure.HandOver(t.Context()) }) // HandOver does not look at the sessions just now
 	mcptest.Eventually(t, "HandOver", time.Minute, func() bool { return a.work.State() == departure.HandingOver })
-	second := begin(t, s, false, request(2)) // as a call is in flight
+	second := begin(t, s, false, request(2)) // the request begins, as a call is in flight
 	a.desk.last().say(c, `{"jsonrpc":"2.0","id":1,"result":"done"}`)
 	a.desk.last().say(second, `{"jsonrpc":"2.0","id":2,"result":"done"}`)
 	mcptest.Eventually(t, "all answered", time.Minute, func() bool { return !s.Busy() })
@@ -515,7 +515,7 @@ func TestHandOverBetween(t *testing.T) {
 	}
 }
 
-// A sweep takes what its owner left, of what is for this node.
+// A sweep takes over the sessions of a lost owner, as far as they are for this node.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
@@ -537,7 +537,7 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// A sweep waits for take-overs that clients wait for, but not for long.
+// A sweep waits for the take-overs that clients wait for, but not for long.
 func TestSweepGivesWay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -576,7 +576,7 @@ func TestSweepGivesWay(t *testing.T) {
 	})
 }
 
-// A session that is in use does not expire in the store; one that is not is deleted.
+// A session in use does not expire in the store. A session out of use is deleted.
 func TestRenew(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -623,7 +623,7 @@ func TestKeysOnManyNodes(t *testing.T) {
 	if _, _, err := keyed(other, "k", "different"); !errors.Is(err, idempotency.ErrReused) {
 		t.Errorf("for another request: %v", err)
 	}
-	// A claim whose call never began is of no weight, once its session is here.
+	// A claim without a begun call does not count, once its session is here.
 	if _, _, err := b.node.Claim(t.Context(), shared.ClaimID(idempotency.KeyID(s.keys(), "early")), claimOf(s, "body")); err != nil {
 		t.Fatal(err)
 	}
@@ -650,7 +650,7 @@ func TestKeysOnManyNodes(t *testing.T) {
 	if early, _, err = keyed(taken, "early", "body"); err != nil || early == nil {
 		t.Fatalf("a key that was given up: %v", err)
 	}
-	// A session that is gone may have run it.
+	// A deleted session may have run the call of this claim.
 	if err := b.node.Delete(t.Context(), taken.key); err != nil {
 		t.Fatal(err)
 	}
@@ -658,7 +658,7 @@ func TestKeysOnManyNodes(t *testing.T) {
 	if _, _, err := keyed(third.open("alice"), "early", "body"); !errors.Is(err, idempotency.ErrGone) {
 		t.Errorf("of a session that is gone: %v", err)
 	}
-	// So may one that is older than what is kept.
+	// So may a session with a claim that is older than the records that the store keeps.
 	f.mu.Lock()
 	id := shared.ClaimID(idempotency.KeyID(other.keys(), "old"))
 	f.claims[id] = claimed{claimOf(other, "body"), time.Now().Add(-time.Hour)}
@@ -668,7 +668,7 @@ func TestKeysOnManyNodes(t *testing.T) {
 	}
 }
 
-// What is said late of who has a session does not take it from its owner.
+// Late news about the owner of a session does not take it from its present owner.
 func TestLoseLate(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
@@ -682,7 +682,7 @@ func TestLoseLate(t *testing.T) {
 	_ = b.Departure.HandOver(t.Context())
 	back := a.take(s)
 	c := begin(t, back, false, request(1))
-	a.VerifySession(s.key) // of when b took it
+	a.VerifySession(s.key) // news of the time when b took it
 	if err := back.checkOwner(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -691,7 +691,7 @@ func TestLoseLate(t *testing.T) {
 	}
 }
 
-// A session that is lost while it is given up leaves nobody behind who waits.
+// When a session is lost while it is given up, its reader does not wait for ever.
 func TestLoseHandedOver(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
@@ -729,7 +729,7 @@ func TestLoseHandedOver(t *testing.T) {
 	r.Detach(false, true, false)
 }
 
-// TestBeginUnavailable begins calls while the store takes its time. What has not
+// TestBeginUnavailable begins calls while the store is slow. A call that has not
 // begun does not wait for long, and does not run, here or on the next node.
 func TestBeginUnavailable(t *testing.T) {
 	t.Parallel()
@@ -767,7 +767,7 @@ func TestBeginUnavailable(t *testing.T) {
 			}
 			a.node.before.Store(nil)
 			time.Sleep(time.Minute)
-			if !single { // and now it may
+			if !single { // now the call may begin
 				first(t, s, "k", safeRequest(2))
 			}
 			a.kill()
@@ -775,7 +775,7 @@ func TestBeginUnavailable(t *testing.T) {
 			synctest.Wait()
 			want := 0
 			if !single {
-				want = 1 // the last
+				want = 1 // the call under the key
 			}
 			if got := b.Calls(); got != want {
 				t.Errorf("%d calls go on, want %d", got, want)
@@ -796,9 +796,9 @@ func TestNewUnavailable(t *testing.T) {
 	mcptest.Eventually(t, "nothing to be left", time.Minute, func() bool { return a.Sessions() == 0 })
 }
 
-// TestShownWhenNoted begins a call, and gives a light one a stream, while the store
-// takes its time and is busy with what another says. Neither is shown to its client
-// (who may then come back for it to another node) before its note is stored.
+// TestShownWhenNoted begins a call, and gives a light call a stream, while the store
+// is slow and takes a message of another call. Neither is shown to its client before
+// its note is stored, as the client may then come back for it to another node.
 func TestShownWhenNoted(t *testing.T) {
 	t.Parallel()
 	for _, light := range []bool{false, true} {
@@ -838,7 +838,7 @@ func TestShownWhenNoted(t *testing.T) {
 	}
 }
 
-// claimOf is what the store is told of the session that begins a call, and of what it begins with.
+// claimOf returns the claim of a session that begins a call: the sum of the call's body, and the session's key.
 func claimOf(s *Session, body string) []byte {
 	sum := idempotency.SumOf([]byte(body))
 	return append(sum[:], s.key...)

@@ -15,9 +15,9 @@ import (
 	"holdfast/stream"
 )
 
-// TestPace has a backend say much more than is kept, at once, to a reader that takes
-// longer, to one that does not read, and to none. The first misses nothing, and the
-// others hold nobody up.
+// TestPace lets a backend emit many more messages than the store keeps, at once: to
+// a slow reader, to one that stops reading, and to none. The slow reader misses no
+// message, and the other two do not hold the backend up.
 func TestPace(t *testing.T) {
 	t.Parallel()
 	const messages = 100
@@ -27,7 +27,7 @@ func TestPace(t *testing.T) {
 	}
 	for _, x := range []struct {
 		name  string
-		reads int // messages; negative: nobody reads
+		reads int // messages that the reader reads; negative: there is no reader
 	}{{"reads", messages + 1}, {"stops", 3}, {"nobody", -1}} {
 		t.Run(x.name, func(t *testing.T) {
 			t.Parallel()
@@ -69,7 +69,7 @@ func TestPace(t *testing.T) {
 						<-ready
 						continue
 					}
-					time.Sleep(2 * time.Millisecond) // it takes its time
+					time.Sleep(2 * time.Millisecond) // the reader is slow
 					r.Delivered()
 				}
 				if d := <-said; d > pace.Most {
@@ -80,9 +80,9 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// TestCrowd has many calls say more together than is kept in all, each to a reader that
-// gets on. No call loses what its reader has not read, and none is refused, however little it
-// has said itself when there is no room.
+// TestCrowd lets many calls emit together more than the store keeps in all, each to a reader
+// that makes progress. No call loses a message that its reader has not read. No call is
+// refused for lack of room, however few messages it has emitted.
 func TestCrowd(t *testing.T) {
 	t.Parallel()
 	const calls, messages = 12, 150
@@ -112,7 +112,7 @@ func TestCrowd(t *testing.T) {
 					link.say(c, fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/message","params":{"x":%q}}`, text))
 					time.Sleep(time.Millisecond)
 				}
-				time.Sleep(time.Second) // all are in flight together
+				time.Sleep(time.Second) // all calls are in flight together
 				link.say(c, `{"jsonrpc":"2.0","id":1,"result":{}}`)
 			}()
 			go func() {
@@ -130,7 +130,7 @@ func TestCrowd(t *testing.T) {
 						continue
 					}
 					last = string(entries[len(entries)-1].Data)
-					time.Sleep(20 * time.Millisecond) // it takes its time
+					time.Sleep(20 * time.Millisecond) // the reader is slow
 					r.Delivered()
 				}
 				if last != `{"jsonrpc":"2.0","id":1,"result":{}}` {

@@ -14,8 +14,8 @@ import (
 	"holdfast/internal/whereabouts"
 )
 
-// A session of one server is unknown at another, its client is one tenant everywhere, and
-// keys and carriers are not shared between servers.
+// A session of one server is unknown at another server. A client is one tenant at all
+// servers. Servers do not share keys or carriers.
 func TestServersAreApart(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{}, nil)
@@ -70,12 +70,12 @@ func TestServersAreApart(t *testing.T) {
 			seen[carrier(&c)], keys[c.keys()] = who, who
 		}
 	}
-	if len(seen) != 3*(3+1) || len(keys) != len(seen) { // alice is one, whatever her token is
+	if len(seen) != 3*(3+1) || len(keys) != len(seen) { // alice is one tenant, whatever her token is
 		t.Errorf("%d carriers, and keys of %d", len(seen), len(keys))
 	}
 }
 
-// Records have the server, and those without one stay readable.
+// A session's record has its server, and the records without one stay readable.
 func TestServerOnRecord(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{}, nil)

@@ -16,14 +16,14 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// from is a request of a client at an address.
+// from returns a request of a client at an address.
 func from(address string) *http.Request {
 	r := newRequest()
 	r.RemoteAddr = address + ":1234"
 	return r
 }
 
-// openFrom begins a session that is initialized, for a client at an address.
+// openFrom begins and initializes a session for a client at an address.
 func (h *house) openFrom(address string) (*Session, error) {
 	s, err := h.New(from(address), caller.Principal{}, false, nil)
 	if err != nil {
@@ -53,7 +53,7 @@ func (h *house) processes() (taken, links int) {
 	return taken, links
 }
 
-// empty checks that nothing is counted any more.
+// empty checks that no place, session or call is counted any more.
 func (h *house) empty() {
 	h.t.Helper()
 	mcptest.Eventually(h.t, "nothing to be counted", time.Minute, func() bool {
@@ -76,8 +76,8 @@ func wantBusy(t *testing.T, what string, err error, says ...string) {
 	}
 }
 
-// At the bound, a session that did nothing gives its conversation up to another, and
-// gets another when it does something. One that did does not.
+// At the bound, an unused session gives its conversation up to another session, and
+// gets another conversation when it is used. A used session keeps its conversation.
 func TestMaxProcesses(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{MaxProcesses: 2}, nil)
@@ -102,7 +102,7 @@ func TestMaxProcesses(t *testing.T) {
 	if taken, links := h.processes(); taken != 2 || links != 2 {
 		t.Errorf("%d places are taken, %d conversations are open", taken, links)
 	}
-	// One whose client is connected keeps it.
+	// An unused session with a connected client keeps its conversation.
 	h.End(a)
 	d, _ := h.openFrom("192.0.2.5")
 	r, err := d.Read(t.Context(), standalone, 0, 0, make(chan struct{}, 1))
@@ -121,8 +121,8 @@ func TestMaxProcesses(t *testing.T) {
 	h.empty()
 }
 
-// Calls that come at a time, in sessions without a conversation, are admitted for as many
-// as can be opened. The others are refused at once.
+// Calls that come at the same time, in sessions without a conversation, are admitted as
+// far as conversations can be opened. The others are refused at once.
 func TestMaxProcessesAtOnce(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{MaxProcesses: 3}, nil)
@@ -150,8 +150,8 @@ func TestMaxProcessesAtOnce(t *testing.T) {
 	}
 }
 
-// Two may want the same session's place: the second finds no conversation there any more,
-// and goes on looking at the others.
+// Two sessions may want the place of the same session: the second finds no conversation
+// there any more, and goes on to other sessions.
 func TestEvictedTwice(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{MaxProcesses: 2}, nil)
@@ -159,7 +159,7 @@ func TestEvictedTwice(t *testing.T) {
 	a, _ := h.openFrom("192.0.2.1")
 	b, _ := h.openFrom("192.0.2.2")
 	a.mu.Lock()
-	conn := a.backend.link.finish() // as by another, which has yet to give the place back
+	conn := a.backend.link.finish() // as by another session that has yet to give the place back
 	a.mu.Unlock()
 	if !h.Manager.processes.MakeRoom(processOwner{b}) {
 		t.Error("the place that is about to be free is not counted on")
@@ -198,7 +198,7 @@ func TestMaxShare(t *testing.T) {
 	default:
 	}
 	h.End(own[1])
-	for range 3 { // each takes the place of the one before
+	for range 3 { // each session takes the place of the one before
 		if _, err = h.openFrom("192.0.2.1"); err != nil {
 			t.Fatal(err)
 		}
@@ -209,7 +209,7 @@ func TestMaxShare(t *testing.T) {
 		t.Errorf("another's session: %v", err)
 	}
 
-	// Of requests in flight, too.
+	// The bound on requests in flight has shares, too.
 	for i := range 2 {
 		begin(t, own[0], true, request(10+i))
 	}
@@ -225,7 +225,7 @@ func TestMaxShare(t *testing.T) {
 	}
 	h.empty()
 
-	// Who is not known has no share: many may come through one pipe.
+	// A client without an address has no share: many clients may come through one pipe.
 	for range 8 {
 		r := newRequest()
 		r.RemoteAddr = "@"
@@ -235,8 +235,7 @@ func TestMaxShare(t *testing.T) {
 	}
 }
 
-// Where there are too many sessions, those make room that did nothing for a minute and
-// whose client is not connected.
+// When there are too many sessions, those are ended that were unused for a minute and have no connected client.
 func TestThin(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{MaxSessions: 2}, nil)
@@ -249,7 +248,7 @@ func TestThin(t *testing.T) {
 	_, err := h.openFrom("192.0.2.3")
 	wantBusy(t, "a third session", err, "2 sessions", "--max-sessions")
 	a.use.lastSeen.Store(long)
-	_, err = h.openFrom("192.0.2.3") // it was looked just now
+	_, err = h.openFrom("192.0.2.3") // the manager has looked for such sessions just now
 	wantBusy(t, "a third session", err)
 	h.unusedEnded.Store(0)
 	if _, err := h.openFrom("192.0.2.3"); err != nil {
@@ -260,7 +259,7 @@ func TestThin(t *testing.T) {
 	}
 }
 
-// A session that did nothing gives its conversation up after a time.
+// An unused session gives its conversation up after a time.
 func TestUnused(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{MaxProcesses: 10, Unused: 50 * time.Millisecond}, nil)
@@ -279,7 +278,7 @@ func TestUnused(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-h.desk.last().closed
-	h.use(unused, 1) // and has another
+	h.use(unused, 1) // the session gets another conversation
 	for _, c := range []*deskConn{reading, worked} {
 		select {
 		case <-c.closed:
@@ -291,8 +290,7 @@ func TestUnused(t *testing.T) {
 	<-reading.closed
 }
 
-// Whatever comes and goes, and however it ends, nothing stays counted; and the bound
-// holds at any time.
+// However sessions end, no place stays counted, and the bound holds at any time.
 func TestProcessesChurn(t *testing.T) {
 	t.Parallel()
 	const most = 5
@@ -319,7 +317,7 @@ func TestProcessesChurn(t *testing.T) {
 				}
 				begun.Add(1)
 				switch n % 4 {
-				case 0: // it ends before it has begun
+				case 0: // the session ends before a call begins
 				case 1:
 					s.mu.Lock()
 					l := s.backend.link
@@ -347,8 +345,8 @@ func TestProcessesChurn(t *testing.T) {
 	h.empty()
 }
 
-// Sessions that were taken over wait for places, and what was made again in one makes
-// room for the next: more calls than places are all made again.
+// Sessions that were taken over wait for places. A call that was made again and has ended
+// makes room for the next one: more calls than there are places are all made again.
 func TestTakeOverWaitsForProcess(t *testing.T) {
 	t.Parallel()
 	const most, calls = 2, 8

@@ -9,8 +9,8 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// A call that is made again after a take-over begins to count anew. Its client hears
-// what is greater than all it has heard, and that only (2025-11-25, Progress).
+// A call that is made again after a take-over counts its progress anew. Its client
+// gets only values greater than all it has got before (2025-11-25, Progress).
 func TestTakeOverProgress(t *testing.T) {
 	t.Parallel()
 	for _, single := range []bool{false, true} {
@@ -40,7 +40,7 @@ func TestTakeOverProgress(t *testing.T) {
 				call := link.next(t, "tools/call").Call
 				for value := 1; value <= 2+i; value++ {
 					if i == 2 {
-						link.say(nil, progress("t", value)) // as a backend that does not say of which call
+						link.say(nil, progress("t", value)) // as a backend does that does not name the call
 					} else {
 						link.say(call, progress("t", value))
 					}
@@ -59,7 +59,7 @@ func TestTakeOverProgress(t *testing.T) {
 			want = append(want, `"result":"x"`)
 			if !single {
 				wantTexts(t, "all", readAll(t, s, first.Number()), want...)
-				// Another call may use the token again.
+				// A later call may use the token again.
 				second := begin(t, s, false, tokenRequest(2, "t"))
 				last.say(second, progress("t", 1))
 				last.say(second, `{"jsonrpc":"2.0","id":2,"result":"y"}`)

@@ -12,7 +12,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A call that was refused holds no place.
+// A refused call holds no place.
 func TestPromisedPlaceIsFreed(t *testing.T) {
 	h := newHouse(t, Options{MaxProcesses: 3}, nil)
 	defer h.close()
@@ -32,7 +32,7 @@ func TestPromisedPlaceIsFreed(t *testing.T) {
 		if _, err := s.Begin([]jsonrpc.Message{mcptest.Parse(long)}, true); err == nil {
 			t.Fatal("taken")
 		}
-		h.End(s) // even its session is over
+		h.End(s) // the refused call's session is over, too
 	}
 	if taken, _ := h.processes(); taken != 0 {
 		t.Fatal(taken)

@@ -9,7 +9,7 @@ import (
 	"holdfast/stream"
 )
 
-// A lateStore says what it found a moment later, when something else has happened.
+// A lateStore returns its result a moment later, after another event.
 type lateStore struct {
 	stream.Store
 	meanwhile atomic.Pointer[func()]
@@ -25,8 +25,8 @@ func (st *lateStore) Read(ctx context.Context, after stream.Cursor, buf []stream
 	return buf, err
 }
 
-// A call that begins and ends between a reader's look at the store and its look at the
-// call is read: it is not taken for one that was dropped.
+// A call may begin and end between a reader's look at the store and its look at the
+// call. The reader reads it: it does not take the call for a dropped one.
 func TestReadAsItEnds(t *testing.T) {
 	t.Parallel()
 	late := &lateStore{}

@@ -20,14 +20,14 @@ import (
 	"holdfast/stream"
 )
 
-// openAs begins a session whose client has the given capabilities.
+// openAs begins a session of a client with the given capabilities.
 func (h *house) openAs(principal, capabilities string) *Session {
 	h.t.Helper()
 	s, err := h.New(newRequest(), caller.At("", principal), false, nil)
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	capabilities = strings.Replace(capabilities, "{", `{"roots":{},"sampling":{},"elicitation":{},`, 1) // what the backends of the tests ask for
+	capabilities = strings.Replace(capabilities, "{", `{"roots":{},"sampling":{},"elicitation":{},`, 1) // the backends of the tests ask for these
 	c := begin(h.t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"capabilities":`+strings.Replace(capabilities, ",}", "}", 1)+`}}`)
 	if answers, done := c.Wait(h.t.Context(), 0); !done || len(answers) != 1 {
 		h.t.Fatalf("initialize: %q", answers)
@@ -40,14 +40,14 @@ func (h *house) able(principal string) *Session {
 	return h.openAs(principal, `{"resumableRequests":{}}`)
 }
 
-// policy is what a resume policy says.
+// policy has the members of a resume policy.
 type policy struct {
 	RequestID        json.RawMessage
 	ResumeToken      string
 	MinWait, MaxWait float64
 }
 
-// policyIn returns the policy that a message is.
+// policyIn parses a message that is a resume policy.
 func policyIn(t testing.TB, text string) (p policy) {
 	t.Helper()
 	m := mcptest.Parse(text)
@@ -83,13 +83,13 @@ func firstOf(t testing.TB, s *Session, number uint64, n int) []string {
 	return said
 }
 
-// tokenOf returns the token that a call's client is given.
+// tokenOf returns the token that a call's client gets.
 func tokenOf(t testing.TB, c *Call) string {
 	t.Helper()
 	return policyIn(t, firstOf(t, c.Session(), c.Number(), 1)[0]).ResumeToken
 }
 
-// tokenFor returns the token of a request of a stream's call, also where no client is given one.
+// tokenFor returns the token of a request of a stream's call, also where the client gets none.
 func tokenFor(s *Session, number uint64, id []byte) string {
 	return s.Tickets().Make("holdfast resume token", number, id)
 }
@@ -137,7 +137,7 @@ func TestPolicyFirst(t *testing.T) {
 	}
 }
 
-// Clients that do not say that they can resume requests are told of no policy.
+// Clients that do not declare that they can resume requests get no policy.
 func TestNoPolicy(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{}, nil)
@@ -229,7 +229,7 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// status checks what is said of request 1 of a call.
+// status checks the status of request 1 of a call.
 func status(t testing.TB, c *Call, state string, pending, input bool) {
 	t.Helper()
 	want := resume.Status{RequestID: json.RawMessage("1"), Status: state, HasPendingMessage: pending, HasInputRequest: input}
@@ -252,7 +252,7 @@ func TestRequestStatus(t *testing.T) {
 	link := h.desk.last()
 
 	c := begin(t, s, false, request(1))
-	status(t, c, resume.Processing, true, false) // the policy
+	status(t, c, resume.Processing, true, false) // the policy is pending
 	tokenOf(t, c)
 	status(t, c, resume.Processing, false, false)
 	link.say(c, `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`)
@@ -266,7 +266,7 @@ func TestRequestStatus(t *testing.T) {
 	link.say(c, `{"jsonrpc":"2.0","id":"q2","method":"elicitation/create","params":{}}`)
 	link.say(c, answer(1))
 	status(t, c, resume.Completed, true, false)
-	readAll(t, s, c.Number()) // by a reader that came after the end
+	readAll(t, s, c.Number()) // a reader that came after the end
 	status(t, c, resume.Completed, false, false)
 	if _, err := s.Resumes().Status(c.Number(), []byte("2")); !errors.Is(err, resume.ErrBadToken) {
 		t.Errorf("of another id: %v", err)
@@ -295,7 +295,7 @@ func TestRequestStatus(t *testing.T) {
 	}
 }
 
-// A cancelled call has a response for who comes back for it.
+// A client that comes back for a cancelled call gets a response.
 func TestResumeCancelled(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{}, nil)
@@ -315,7 +315,7 @@ func TestResumeCancelled(t *testing.T) {
 	}
 }
 
-// What is known of a call goes with its stream.
+// The token and the status of a call are forgotten with its stream.
 func TestResumablesForgotten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -375,7 +375,7 @@ func TestAllResumable(t *testing.T) {
 		one, two = two, one
 	}
 	c := begin(t, one, false, request(1))
-	begin(t, one, true, request(2)) // light
+	begin(t, one, true, request(2)) // a light call
 	begin(t, one, false, request(3), request(4))
 	begin(t, two, false, request(1))
 	begin(t, plain, false, request(9))
@@ -424,7 +424,7 @@ func TestAllResumable(t *testing.T) {
 	}
 }
 
-// What is asked of Holdfast where it can't answer is not asked of the backend.
+// Holdfast does not pass its own methods on to the backend where it cannot answer them.
 func TestResumeNotDelivered(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{}, nil)
@@ -442,7 +442,7 @@ func TestResumeNotDelivered(t *testing.T) {
 	}
 }
 
-// A store that does not take the policy takes no call: it does not run.
+// When the store does not take the policy, the call does not run.
 func TestPolicyNotStored(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{}, with(t, memory.Options{SessionBytes: 800}))
@@ -472,8 +472,8 @@ func TestPolicyNotStored(t *testing.T) {
 	link.say(c, answer(7))
 }
 
-// Who is sent away while the log still takes what the call said leaves with all of it,
-// above all with what tells how to come back.
+// A client that is sent away while the log still takes messages of its call gets all
+// of them first, above all the policy, which tells it how to come back.
 func TestDisconnectSaidFirst(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{}, nil)
@@ -517,8 +517,8 @@ func TestDisconnectSaidFirst(t *testing.T) {
 	}
 }
 
-// Who is sent away just after its call, which was light, had something to say, is sent
-// away when it reads that; but not who had left before.
+// A client that is sent away just after the first message of its light call is sent
+// away when it reads that message. A client that had left before is not.
 func TestDisconnectBeforeRead(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{}, nil)

@@ -13,7 +13,7 @@ import (
 	"holdfast/stream"
 )
 
-// slowStore calls begins before a session begins again.
+// slowStore calls begins before it lets a session begin again.
 type slowStore struct {
 	*memory.Store
 	begins func(stream.SessionKey)
@@ -24,7 +24,7 @@ func (st *slowStore) CreateUnder(ctx context.Context, key stream.SessionKey, epo
 	return st.Store.CreateUnder(ctx, key, epoch)
 }
 
-// A session that begins again is not found before it has its lease: what is said in it then would be lost. A second request waits.
+// A session that begins again is not found before the node has its lease: a message in it would be lost before that. A second request waits.
 func TestReviveTwice(t *testing.T) {
 	t.Parallel()
 	opts := func() Options {
@@ -67,8 +67,8 @@ func TestReviveTwice(t *testing.T) {
 	}
 }
 
-// A session that was taken over before its node had noted anything is as its id says, and gives no number a second time: the streams of calls
-// that were in flight have theirs.
+// A session may be taken over before its node has stored any note. It is then as its id describes it, and gives no number a second time, as
+// the streams of calls in flight have theirs.
 func TestReviveTakenOver(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{}, nil)
@@ -76,8 +76,8 @@ func TestReviveTakenOver(t *testing.T) {
 	const life = 5000
 	begins := &beginning{params: []byte(`{"protocolVersion":"2025-11-25","capabilities":{}}`), revision: "2025-11-25", life: life}
 	for _, test := range []struct{ last, want uint64 }{
-		{0, (life-1)<<32 + 1},                // it begins
-		{(life-1)<<32 + 7, (life-1)<<32 + 8}, // a call of its life
+		{0, (life-1)<<32 + 1},                // the session begins
+		{(life-1)<<32 + 7, (life-1)<<32 + 8}, // a call of its own life
 		{life << 32, life<<32 + 1},           // the epoch of its next owner
 	} {
 		s := h.session("secret", caller.Principal{}, "", kind{})

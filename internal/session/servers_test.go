@@ -30,7 +30,7 @@ func (d *manyDesk) StartsProcess(name string) bool    { return name != "remote" 
 func (d *manyDesk) SafeTool(server, tool string) bool { return server == "files" && tool == "x" }
 func (d *manyDesk) OnChange(changed func())           { d.changed = changed }
 
-// set gives a server a version.
+// set gives a server a version. Version 0 removes the server.
 func (d *manyDesk) set(name string, version uint64) {
 	d.mu.Lock()
 	d.versions[name] = version
@@ -38,8 +38,8 @@ func (d *manyDesk) set(name string, version uint64) {
 	d.changed()
 }
 
-// A silent session loses its conversation, and gets another when it is used; so does one whose
-// server has changed, but not while a call is in flight. One whose server was removed ends.
+// A silent session loses its conversation, and gets another when it is used. So does a session
+// with a changed server, but not while a call is in flight. A session with a removed server ends.
 func TestServersChange(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -103,8 +103,8 @@ func TestServersChange(t *testing.T) {
 	})
 }
 
-// Conversations with a server that has no process of its own for each take no place: they are
-// not refused at the bound, and those that are in use leave the places to others.
+// Conversations with a server that starts no process for each of them take no place. They are
+// not refused at the bound, and leave the places to other sessions while they are in use.
 func TestServersPlaces(t *testing.T) {
 	t.Parallel()
 	d := &manyDesk{desk: &desk{}, versions: map[string]uint64{"files": 1, "remote": 1}}

@@ -19,8 +19,7 @@ import (
 	"holdfast/stream"
 )
 
-// A shelf is a shared store in memory, without bounds: its nodes share what they
-// keep.
+// A shelf is a shared store in memory, without bounds: its nodes share all that it keeps.
 type shelf struct {
 	mu       sync.Mutex
 	sessions map[stream.SessionKey]*shelved
@@ -49,7 +48,7 @@ func newShelf() *shelf {
 	return &shelf{sessions: map[stream.SessionKey]*shelved{}, claims: map[shared.ClaimID]claimed{}}
 }
 
-// session returns what the shelf has of a session, or nil.
+// session returns the shelf's record of a session, or nil.
 func (f *shelf) session(key stream.SessionKey) *shared.Session {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -71,24 +70,24 @@ func (f *shelf) forgetNotes(key stream.SessionKey) {
 	}
 }
 
-// A shelfNode is one process's way to the shelf.
+// A shelfNode is one process's access to the shelf.
 type shelfNode struct {
 	*shelf
 	name string
-	dead atomic.Bool // nothing gets through
+	dead atomic.Bool // no operation gets through
 
-	before atomic.Pointer[func([]stream.Record) error] // an append's; nil: nothing
-	taking atomic.Pointer[func()]                      // before an Acquire; nil: nothing
+	before atomic.Pointer[func([]stream.Record) error] // called before an Append; nil: nothing is
+	taking atomic.Pointer[func()]                      // called before an Acquire; nil: nothing is
 	writes atomic.Int64
 
-	// after is called after an AcquireUnfenced, once; nil: nothing. Its lease, overtaken, is
-	// refused then.
+	// after is called after an AcquireUnfenced, once; nil: nothing is. The lease that it
+	// got, overtaken, is refused then.
 	after     atomic.Pointer[func()]
 	overtaken stream.Lease
 
 	watching sync.Mutex
 	watchers map[stream.ID][]chan<- struct{}
-	lost     map[stream.SessionKey]uint64 // up to which epoch it has forgotten a session
+	lost     map[stream.SessionKey]uint64 // sessions that the node has forgotten, each up to an epoch
 }
 
 func (f *shelf) node(name string) *shelfNode {
@@ -201,7 +200,7 @@ func (n *shelfNode) tell(id stream.ID) {
 	}
 }
 
-// mine returns a stream of a session that this node has in memory. n.mu is held.
+// mine returns a stream of a session that is in this node's memory. n.mu is held.
 func (n *shelfNode) mine(id stream.ID) (*shelvedStream, error) {
 	s := n.sessions[id.Session]
 	if s == nil || s.Owner != n.name || n.lost[id.Session] >= s.Epoch || s.streams[id.Number] == nil {
@@ -218,7 +217,7 @@ func (n *shelfNode) Read(_ context.Context, after stream.Cursor, buf []stream.En
 		return buf, err
 	}
 	if len(st.entries) == 0 && !st.ended && after.Seq == 0 {
-		return buf, stream.ErrNotFound // nothing but a note
+		return buf, stream.ErrNotFound // the stream has only a note
 	}
 	if after.Seq > uint64(len(st.entries)) ||
 		after.Seq > 0 && after.Epoch != 0 && st.entries[after.Seq-1].Epoch != after.Epoch {
@@ -425,7 +424,7 @@ func (f *shelf) add(t testing.TB, name string, o Options) *fleetNode {
 	return n
 }
 
-// kill has nothing of what the node still does get through to others.
+// kill lets none of the node's later operations get through to other nodes.
 func (n *fleetNode) kill() { n.node.dead.Store(true) }
 
 // take takes over a session as placement does.

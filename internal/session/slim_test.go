@@ -7,7 +7,7 @@ import (
 	"holdfast/internal/tools"
 )
 
-// Quiet sessions share what they know of their server's tools, and one that hears more has it for itself.
+// Quiet sessions share one list of their server's tools. A session that learns more tools gets a list of its own.
 func TestQuietSessionsShare(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{}, nil)
@@ -37,7 +37,7 @@ func TestQuietSessionsShare(t *testing.T) {
 	if len(other.Tools.Names()) != 0 || len(all[0].Tools.Names()) != 1 {
 		t.Errorf("a session with another list knows %v, the first one %v", other.Tools.Names(), all[0].Tools.Names())
 	}
-	// They go on as before.
+	// The sessions go on as before.
 	for _, s := range all {
 		c := begin(t, s, true, request(1))
 		link := s.backend.link.conn.(*deskConn)

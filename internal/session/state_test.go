@@ -36,7 +36,7 @@ func TestSessionSteps(t *testing.T) {
 	}
 }
 
-// What happens to a session brings it through its states.
+// Events bring a session through its states.
 func TestSessionStates(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, testSessionStates) // only waiting takes time
@@ -50,7 +50,7 @@ func testSessionStates(t *testing.T) {
 		do func(s *Session)
 		is sessionState
 	}
-	follow := func(s *Session) { // a client that it lingers for
+	follow := func(s *Session) { // a client that the session lingers for
 		number := s.streams.Add(writer{s.standalone})
 		for range 2 {
 			r, err := s.Read(t.Context(), number, 0, 0, make(chan struct{}, 1))
@@ -61,7 +61,7 @@ func testSessionStates(t *testing.T) {
 		}
 	}
 	var (
-		read    *reading.Reader // keeps an ended session for as long as it reads
+		read    *reading.Reader // its reader keeps an ended session for as long as it reads
 		attach  = func(s *Session) { read, _ = s.Read(t.Context(), standalone, 0, 0, make(chan struct{}, 1)) }
 		detach  = func(*Session) { read.Detach(false, true, false); time.Sleep(reading.FollowFor + time.Second) }
 		end     = func(s *Session) { n.end(s, why) }
@@ -124,7 +124,7 @@ func TestCallSteps(t *testing.T) {
 	}
 }
 
-// What is said of a call brings it through its states.
+// Messages and other events bring a call through its states.
 func TestCallStates(t *testing.T) {
 	t.Parallel()
 	refuses := false
@@ -178,7 +178,7 @@ func TestCallStates(t *testing.T) {
 	}
 }
 
-// refusing is a store that takes nothing while it is told not to.
+// refusing is a store that takes no records while full reports true.
 type refusing struct {
 	stream.Store
 	full func() bool
@@ -209,7 +209,7 @@ func TestRecoverySteps(t *testing.T) {
 	}
 }
 
-// What ends a manager brings it through its states.
+// The ends of a manager bring it through its states.
 func TestDrainStates(t *testing.T) {
 	t.Parallel()
 	f := newShelf()

@@ -12,11 +12,11 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// Of requests of which each is the one before it made again, before any has begun, one runs, and the last one is answered.
+// In a chain of requests each is the one before it made again, and none has begun. One of them runs, and the last one gets the result.
 func TestStrandedBeforeBegun(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{2, 3, 5} {
-		safe := []func(string) bool{nil, func(string) bool { panic("by Options.Safe") }}[size%2] // it is asked after the call has begun
+		safe := []func(string) bool{nil, func(string) bool { panic("by Options.Safe") }}[size%2] // Safe is called after the call has begun
 		h := newHouse(t, Options{AttachWithin: time.Hour, Safe: safe}, nil)
 		s := h.open("")
 		var calls []*Call
@@ -30,7 +30,7 @@ func TestStrandedBeforeBegun(t *testing.T) {
 		for _, c := range calls[:size-1] {
 			h.flights.Strand(flightSession{s}, c.Number(), c.Like())
 		}
-		for i := range calls { // the last one comes first, or in the midst of them
+		for i := range calls { // the last request is delivered first, or in the midst of the others
 			i = (i + size - 1 + size/2) % size
 			calls[i].Deliver(t.Context(), []jsonrpc.Message{mcptest.Parse(request(i))}, nil)
 		}
@@ -50,7 +50,7 @@ func TestStrandedBeforeBegun(t *testing.T) {
 	}
 }
 
-// A call with a webhook begins also if its client has left, and there is one like it: that client waits for the webhook.
+// A call with a webhook begins even if its client has left and an equal call is in flight: that client waits for the webhook.
 func TestStrandedWebhook(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{AttachWithin: time.Hour, OnEnded: func(webhook.Ended) bool { return true }}, nil)
@@ -82,7 +82,7 @@ func TestStrandedWebhook(t *testing.T) {
 	waitFor(t, first)
 }
 
-// A request that equals one which was cancelled begins, also if its client has left: it is none that was made again.
+// A request that equals a cancelled one begins, even if its client has left: it is not that request made again.
 func TestStrandedCancelled(t *testing.T) {
 	t.Parallel()
 	for what, end := range map[string]func(s *Session, link *deskConn, in backend.Inbound){
@@ -92,7 +92,7 @@ func TestStrandedCancelled(t *testing.T) {
 		"cancelled": func(s *Session, _ *deskConn, in backend.Inbound) { s.cancel(in.ID) },
 		"withdrawn": func(_ *Session, link *deskConn, in backend.Inbound) {
 			callOf(&in).Withdraw("")
-			<-link.in // which says so
+			<-link.in // the cancellation
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -115,7 +115,7 @@ func TestStrandedCancelled(t *testing.T) {
 			end(s, link, <-link.in)
 			waitFor(t, first)
 			second := begin(2, true)
-			if what == "answered" { // its client has not read the answer, as it seems, and has made the request again
+			if what == "answered" { // the client seems not to have read the answer, and to have made the request again
 				if said := waitFor(t, second); !strings.Contains(said, "not delivered") {
 					t.Errorf("the second one is answered %s", said)
 				}
@@ -126,7 +126,7 @@ func TestStrandedCancelled(t *testing.T) {
 	}
 }
 
-// A call is not stranded whose client is back, and has read all, before its loss is heard.
+// A call is not stranded if its client is back, and has read all, before the loss of its connection is noticed.
 func TestStrandedBack(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{AttachWithin: time.Hour}, nil)

@@ -16,10 +16,10 @@ import (
 	"holdfast/stream"
 )
 
-// everything is what a sweep is to take over whose node is gone.
+// everything lets a sweep take over all sessions of lost nodes.
 func everything(stream.SessionKey) bool { return true }
 
-// A sweep does not wait for the end of a list, which may be long.
+// A sweep does not wait for the end of the store's list of sessions, which may be long.
 func TestSweepWhileListing(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
@@ -43,8 +43,8 @@ func TestSweepWhileListing(t *testing.T) {
 	}
 }
 
-// However many are asked for, some are taken over at a time, and all in the end: a
-// sweep leaves room for those that clients ask for.
+// However many sessions are wanted, only some are taken over at a time, and all in
+// the end. A sweep leaves room for the sessions that clients ask for.
 func TestTakersBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -90,8 +90,8 @@ func TestTakersBounded(t *testing.T) {
 	})
 }
 
-// Calls that end are all told before many backends are opened for those that are made
-// again, one after the other.
+// The clients of calls that end get that end before many backends are opened, one
+// after the other, for calls that are made again.
 func TestMadeAgainLater(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -122,10 +122,10 @@ func TestMadeAgainLater(t *testing.T) {
 	})
 }
 
-// unmarking is a store of an earlier build, which marks no sessions.
+// unmarking is the store of an earlier build, which marks no sessions.
 type unmarking struct{ shared.Store }
 
-// newMarkingHouse builds a manager over an engine whose store marks sessions, or what wrap makes of that.
+// newMarkingHouse builds a manager over an engine with a store that marks sessions, or over the store that wrap makes of it.
 func newMarkingHouse(t testing.TB, e *logtest.Engine, wrap func(shared.Store) shared.Store) *house {
 	return newHouse(t, safeTools(), func(other stream.Store) stream.Store {
 		_ = other.Close()
@@ -133,7 +133,7 @@ func newMarkingHouse(t testing.TB, e *logtest.Engine, wrap func(shared.Store) sh
 	})
 }
 
-// The mark of a session is taken away when nothing of it needs another node, and not before.
+// The mark of a session is removed when no call of it needs another node, and not before.
 func TestMarkedSessionRests(t *testing.T) {
 	t.Parallel()
 	h := newMarkingHouse(t, logtest.New(logtest.Options{}), func(st shared.Store) shared.Store { return st })
@@ -162,7 +162,7 @@ func TestMarkedSessionRests(t *testing.T) {
 	}
 }
 
-// Where the store marks sessions with calls, a sweep takes over those and no others, but for those of a node that marks none.
+// Where the store marks sessions with calls, a sweep takes over the marked sessions, and all sessions of a node that marks none.
 func TestSweepMarked(t *testing.T) {
 	t.Parallel()
 	e := logtest.New(logtest.Options{})
@@ -174,7 +174,7 @@ func TestSweepMarked(t *testing.T) {
 		nodes, err := last.store.(whereabouts.Marking).Marking(t.Context())
 		return err == nil && len(nodes) == 3
 	})
-	// The store of the earlier build, which is this one's, says of itself what that would not.
+	// The old house runs on this build's store, which announces that it marks. A store of the earlier build would not.
 	if err := e.Open().Remove(t.Context(), "n."+old.shared.Node(), 0); err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +187,7 @@ func TestSweepMarked(t *testing.T) {
 			calls = append(calls, s)
 		}
 	}
-	// Without a Close: they are lost.
+	// The other nodes are lost: they were not closed.
 	if err := last.Finder.Sweep(t.Context(), gone, everything); err != nil {
 		t.Fatal(err)
 	}
@@ -197,7 +197,7 @@ func TestSweepMarked(t *testing.T) {
 	if !last.isKnown(calls[0].key) {
 		t.Error("the one with a call was not")
 	}
-	// After the first sweep it does not look at all.
+	// After the first sweep no sweep lists all sessions.
 	s := lost.open("")
 	begin(t, s, false, request(1))
 	old.open("")
@@ -212,8 +212,8 @@ func TestSweepMarked(t *testing.T) {
 	}
 }
 
-// A node that marks no sessions, and has come and gone between two sweeps, has its sessions taken over all the same; and so has one whose session
-// bears the mark of a node that lives.
+// A node that marks no sessions may come and go between two sweeps: its sessions are taken over all the same, also a session with the mark of a
+// node that lives.
 func TestSweepUnmarkedBetween(t *testing.T) {
 	t.Parallel()
 	e := logtest.New(logtest.Options{})
@@ -231,7 +231,7 @@ func TestSweepUnmarkedBetween(t *testing.T) {
 		return err == nil && len(nodes) == 2
 	})
 	log := e.Open()
-	if err := log.Remove(t.Context(), "n."+old.shared.Node(), 0); err != nil { // it would not say so
+	if err := log.Remove(t.Context(), "n."+old.shared.Node(), 0); err != nil { // a store of the earlier build would not announce that it marks
 		t.Fatal(err)
 	}
 	if err := last.Finder.Sweep(t.Context(), func(string) bool { return false }, everything); err != nil {

@@ -24,7 +24,7 @@ import (
 
 func safeRequest(id int) string { return strings.Replace(request(id), `"x"`, `"safe"`, 1) }
 
-// next returns what a backend is delivered next, which must be a request.
+// next returns the next message that a backend gets, which must be a request.
 func (c *deskConn) next(t testing.TB, method string) backend.Inbound {
 	t.Helper()
 	timeout := time.After(time.Minute)
@@ -54,7 +54,7 @@ func wantTexts(t testing.TB, what string, got []string, want ...string) {
 
 const lostWith = "outcome unknown: the node that ran this call was lost"
 
-// An idle session goes on elsewhere, as itself.
+// An idle session goes on at another node as the same session.
 func TestTakeOverIdle(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
@@ -89,14 +89,13 @@ func TestTakeOverIdle(t *testing.T) {
 	if answers, done := c.Wait(t.Context(), 0); !done || len(answers) != 1 {
 		t.Errorf("got %q", answers)
 	}
-	// The client of a lost session may say that it is ready again; the server is told once.
+	// The client of a lost session may repeat its initialized notification: the server gets it once.
 	if err := taken.Send(t.Context(), initialized, nil); err != nil || len(b.desk.last().in) != 0 {
 		t.Errorf("initialized twice: %v, %d", err, len(b.desk.last().in))
 	}
 }
 
-// A call that may not be made again ends; what was said stays, and so does the
-// place of who reads it.
+// A call that may not be made again ends. Its messages stay, and its readers keep their places.
 func TestTakeOverUnsafe(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
@@ -120,14 +119,14 @@ func TestTakeOverUnsafe(t *testing.T) {
 	if len(b.desk.links) != 0 || b.Calls() != 0 || taken.use.calls.Load() != 0 {
 		t.Errorf("%d backends, %d calls", len(b.desk.links), b.Calls())
 	}
-	// The numbers of the epochs do not meet.
+	// The numbers of the two epochs do not meet.
 	if c := begin(t, taken, false, request(1)); c.Number() != 1<<32+1 {
 		t.Errorf("the next stream is %d", c.Number())
 	}
 }
 
-// An owner that seems to be gone, and writes once more while its session is taken over, is
-// heard: what it wrote comes before the end, and there is one end.
+// An owner seems to be gone, and writes once more while its session is taken over. Its
+// message comes before the end, and there is one end.
 func TestTakeOverOvertaken(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
@@ -138,7 +137,7 @@ func TestTakeOverOvertaken(t *testing.T) {
 	writes := func() {
 		a.desk.last().say(c, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":2}}`)
 	}
-	late := func() { // as the owner's append that comes before the new one's first
+	late := func() { // the owner's append comes before the new owner's first
 		f.mu.Lock()
 		was := f.sessions[s.key].Session
 		f.sessions[s.key].Owner, f.sessions[s.key].Epoch = "a", 1
@@ -157,7 +156,7 @@ func TestTakeOverOvertaken(t *testing.T) {
 	if n := taken.tenant.sessions; n != 1 || b.Calls() != 0 || taken.use.calls.Load() != 0 {
 		t.Errorf("%d sessions of the tenant, %d calls", n, b.Calls())
 	}
-	// Another node may have it by then.
+	// Another node may own the session by then.
 	s = a.open("alice")
 	_, at, err := b.Locate(t.Context(), s.key, caller.At("", "alice"))
 	if err != nil {
@@ -174,7 +173,7 @@ func TestTakeOverOvertaken(t *testing.T) {
 	}
 }
 
-// A call that may be made again is, under the same id, and its stream goes on.
+// A call that may be made again is made again under the same id, and its stream goes on.
 func TestTakeOverSafe(t *testing.T) {
 	t.Parallel()
 	for _, light := range []bool{false, true} {
@@ -186,7 +185,7 @@ func TestTakeOverSafe(t *testing.T) {
 		if n := a.node.writes.Load() - writes; n != 0 && light || n != 1 && !light {
 			t.Errorf("light %v: %d writes before it runs", light, n)
 		}
-		a.desk.last().say(c, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1}}`) // promotes it
+		a.desk.last().say(c, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1}}`) // the message promotes it
 		a.kill()
 		taken := b.take(s)
 		mcptest.Eventually(t, "a backend", time.Minute, func() bool { return b.desk.opened() == 1 })
@@ -199,8 +198,8 @@ func TestTakeOverSafe(t *testing.T) {
 	}
 }
 
-// A tool may turn out to be safe after its call has begun: servers take their time
-// to list their tools. The next owner knows, whether the node was killed or ended.
+// A tool may turn out to be safe after its call has begun, as some servers are slow
+// to list their tools. The next owner knows it, whether the node was killed or ended.
 func TestTakeOverSafeLate(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(a *fleetNode){
@@ -232,8 +231,8 @@ func TestTakeOverSafeLate(t *testing.T) {
 	}
 }
 
-// A session may move on before its tools were known. The next owner's own list says what
-// is safe to the one that follows.
+// A session may move on before its tools are known. The next owner then lists them
+// itself, and the owner after that knows from it which tools are safe.
 func TestTakeOverUnlisted(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
@@ -260,7 +259,7 @@ func (d *desk) opened() int {
 	return len(d.links)
 }
 
-// Of a batch, only what was not answered is made again, or ended.
+// Of a batch, only the unanswered requests are made again, or ended.
 func TestTakeOverBatch(t *testing.T) {
 	t.Parallel()
 	for _, single := range []bool{false, true} {
@@ -304,7 +303,7 @@ func TestTakeOverBatch(t *testing.T) {
 		if taken.Busy() {
 			t.Error("still busy")
 		}
-		// All have ended, and nothing is made again a second time.
+		// All calls have ended, and none is made again a second time.
 		b.kill()
 		third := f.add(t, "c", safeTools())
 		if taken = third.take(s); taken.Busy() || third.desk.opened() != 0 {
@@ -313,7 +312,7 @@ func TestTakeOverBatch(t *testing.T) {
 	}
 }
 
-// some reads n messages.
+// some reads n messages of a reader's stream.
 func some(t testing.TB, r *reading.Reader, ready <-chan struct{}, n int) (said []string) {
 	t.Helper()
 	timeout := time.After(time.Minute)
@@ -338,8 +337,8 @@ func some(t testing.TB, r *reading.Reader, ready <-chan struct{}, n int) (said [
 	return said
 }
 
-// A question that was asked before is asked again, under another id; the answer to
-// the old one is of no use to anybody.
+// A call that is made again asks its question again, under another id. The answer
+// to the old question is dropped.
 func TestTakeOverAsked(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
@@ -375,8 +374,8 @@ func TestTakeOverAsked(t *testing.T) {
 	}
 }
 
-// A node that has not heard yet that another has its session does not say of what the
-// client was given there that it is not known: what it is asked goes to that node.
+// A node that has not heard yet of a take-over does not refuse a stream, a request or a
+// token that the client got from the new owner as unknown: it sends the client to that node.
 func TestTakeOverUnheard(t *testing.T) {
 	t.Parallel()
 	for name, ask := range map[string]func(t *testing.T, old *Manager, s *Session, call *Call, now *Session, question jsonrpc.Message) error{
@@ -424,8 +423,8 @@ func TestTakeOverUnheard(t *testing.T) {
 	}
 }
 
-// Clients that come back with nothing but their session find what they may have
-// lost, and not what is known to have been read.
+// A client that comes back with nothing but its session gets the calls that it
+// may have lost, but not the calls that it is known to have read.
 func TestTakeOverLost(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
@@ -453,7 +452,7 @@ func TestTakeOverLost(t *testing.T) {
 	wantTexts(t, "unread", readAll(t, taken, unread.Number()), `"r"`)
 }
 
-// The standalone stream is told again from where it is known to have been told.
+// The next owner sends the standalone stream again from the place up to which its delivery is known.
 func TestTakeOverStandalone(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
@@ -479,7 +478,7 @@ func TestTakeOverStandalone(t *testing.T) {
 	}
 }
 
-// What is not stored is not run.
+// A call with a note that is not stored does not run.
 func TestNoteComesFirst(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
@@ -518,7 +517,7 @@ func TestNoteComesFirst(t *testing.T) {
 	a.desk.last().next(t, "tools/call")
 }
 
-// Of several who want a session one gets it, and the others of its node with it.
+// Of several requests that want a session one gets it, and with it the other requests at its node.
 func TestTakeOverRace(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
@@ -649,8 +648,7 @@ func readSome(t testing.TB, s *Session, number uint64, n int) []string {
 	return some(t, r, ready, n)
 }
 
-// A call whose policy was not stored tells it when its session is taken over, before
-// anything else.
+// A call with a policy that was not stored emits it when its session is taken over, before any other message.
 func TestTakeOverPolicy(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
@@ -662,7 +660,7 @@ func TestTakeOverPolicy(t *testing.T) {
 	begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"resumableRequests":{},"roots":{},"sampling":{},"elicitation":{}}}}`)
 	fail := func(records []stream.Record) error { //nolint:unparam // other hooks fail
 		if len(records) == 1 && !records[0].Note {
-			a.kill() // after the note, if they are two appends
+			a.kill() // after the note, if the node makes two appends
 		}
 		return nil
 	}
@@ -672,8 +670,8 @@ func TestTakeOverPolicy(t *testing.T) {
 	wantTexts(t, "the call", readAll(t, b.take(s), c.Number()), "resumePolicy", lostWith)
 }
 
-// Webhooks are told of calls that have ended with their node, and of those that had
-// ended before and were not read, unless their clients come back in time.
+// Webhooks hear of calls that ended with their node, and of calls that ended before
+// and were not read, unless their clients come back in time.
 func TestTakeOverWebhooks(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
@@ -690,7 +688,7 @@ func TestTakeOverWebhooks(t *testing.T) {
 	lost.OnEnded = func(webhook.Ended) bool { t.Error("the lost node told a webhook"); return true }
 	a, b := f.add(t, "a", lost), f.add(t, "b", o)
 	s := a.open("alice")
-	awaitListed(t, s) // else its calls are left to the next owner, and a does not learn when it closes that it is lost
+	awaitListed(t, s) // otherwise its calls would be left to the next owner, and a would not learn when it closes that it is lost
 	hooked := func(id int) string {
 		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"x","_meta":{"holdfast/webhook":{"url":"https://h/%d"}}}}`, id, id)
 	}
@@ -698,14 +696,14 @@ func TestTakeOverWebhooks(t *testing.T) {
 	for i := range calls {
 		calls[i] = begin(t, s, false, hooked(i))
 	}
-	for i := range 2 { // their requests have them until the node is lost
+	for i := range 2 { // their responses wait at the lost node
 		a.desk.last().say(calls[i], fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":{}}`, i))
 	}
 	a.kill()
 	taken := b.take(s)
 	readAll(t, taken, calls[1].Number())
 	readAll(t, taken, calls[3].Number())
-	b.Close() // does not wait for who might come back
+	b.Close() // Close does not wait for clients that might come back
 	mu.Lock()
 	defer mu.Unlock()
 	want := map[string]int{"0 https://h/0 false": 1, "2 https://h/2 true": 1, "4 https://h/4 true": 1}
@@ -714,7 +712,7 @@ func TestTakeOverWebhooks(t *testing.T) {
 	}
 }
 
-// What a client's own list of tools says is known to the next owner.
+// The next owner knows the tools from a list that a client asked for.
 func TestTakeOverListed(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
@@ -755,7 +753,7 @@ func TestTakeOverInitialize(t *testing.T) {
 	}
 }
 
-// A backend that does not start holds up nobody but the calls that wait for it.
+// A backend that does not start holds up only the calls that wait for it.
 func TestTakeOverSlowBackend(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
@@ -782,8 +780,8 @@ func TestTakeOverSlowBackend(t *testing.T) {
 	wantTexts(t, "again", readAll(t, taken, again.Number()), "late")
 }
 
-// A store has lost a call's note, as one whose clock jumped ahead may: nobody knows
-// any more which requests it had, and who reads it is told so, instead of its end.
+// A store may lose a call's note, as one with a clock that jumped ahead does. The requests
+// of the call are not known any more, and its readers get an error instead of its end.
 func TestTakeOverWithoutNote(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
@@ -809,8 +807,8 @@ func TestTakeOverWithoutNote(t *testing.T) {
 	}
 }
 
-// In a session with a single stream, a call without a note ends without a word on that
-// stream, which goes on.
+// In a session with a single stream, a call without a note ends without a message on
+// that stream, and the stream goes on.
 func TestTakeOverWithoutNoteSingle(t *testing.T) {
 	t.Parallel()
 	f := newShelf()

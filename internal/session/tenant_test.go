@@ -7,8 +7,7 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// A session keeps its tenant when another node takes it over, and no tenant outlives
-// its last session.
+// A session keeps its tenant when another node takes it over. A tenant does not outlive its last session.
 func TestTakeOverTenant(t *testing.T) {
 	t.Parallel()
 	for principal, want := range map[string]string{"": "address 192.0.2.1", "al\xffice": "user al\xffice"} {

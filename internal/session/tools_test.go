@@ -12,11 +12,11 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// charge is a request of a method that some vendor has added.
+// charge is a request of a vendor's own method.
 const charge = `{"jsonrpc":"2.0","id":1,"method":"vendor/charge","params":{"name":"safe"}}`
 
-// A method that is not in the specification is noted before it runs, whoever owns the
-// session next does not run it again, and its client is told that nobody knows.
+// A method that is not in the specification has its note stored before it runs. The
+// session's next owner does not run it again, and its client gets "outcome unknown".
 func TestTakeOverVendor(t *testing.T) {
 	t.Parallel()
 	for name, earlier := range map[string]bool{"this build's note": false, "an earlier build's": true} {
@@ -31,7 +31,7 @@ func TestTakeOverVendor(t *testing.T) {
 				t.Errorf("%d writes before it runs; retry %v", n, c.recovery.retry)
 			}
 			a.desk.last().next(t, "vendor/charge")
-			if earlier { // nodes of it noted all methods as safe, but tools/call
+			if earlier { // nodes of an earlier build noted all methods but tools/call as safe
 				c.recovery.retry = retryAllowed
 				if err := c.noteBegun([]jsonrpc.Message{mcptest.Parse(charge)}); err != nil {
 					t.Fatal(err)
@@ -47,8 +47,8 @@ func TestTakeOverVendor(t *testing.T) {
 	}
 }
 
-// Of a batch, what the specification has is not made again beside what it has not:
-// both are one call.
+// A batch is one call: a safe request is not made again if its batch has a request
+// that is not in the specification.
 func TestTakeOverVendorBatch(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
@@ -63,7 +63,7 @@ func TestTakeOverVendorBatch(t *testing.T) {
 	}
 }
 
-// What may be answered with nothing kept of it, alone and where others take over.
+// These requests may be answered without being stored, in a store of one node and in a shared one.
 func TestLight(t *testing.T) {
 	t.Parallel()
 	shared := newShelf().add(t, "a", safeTools()).open("alice")
@@ -94,8 +94,8 @@ func TestLight(t *testing.T) {
 	}
 }
 
-// A server that is slow to list its tools holds up the first call, and the first call alone, by tools.Patience: also where
-// the call is asked about again to be stored, in a batch, and for the calls that come while it lists them.
+// A server that is slow to list its tools holds up only the first call, by tools.Patience: also where the call is checked
+// a second time before it is stored, in a batch, and for calls that come while the server lists the tools.
 func TestSlowToolsHoldUpOnce(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(t *testing.T) (*Session, *desk){
@@ -143,7 +143,7 @@ func TestSlowToolsHoldUpOnce(t *testing.T) {
 	}
 }
 
-// While a node that is alone ends, only what the specification has goes on.
+// While a node that is alone drains, it refuses requests with a method that may not run twice, also calls of safe tools.
 func TestSettles(t *testing.T) {
 	t.Parallel()
 	n := newShelf().add(t, "a", Options{})

@@ -19,10 +19,10 @@ import (
 	"holdfast/stream"
 )
 
-// brittle is a desk whose methods panic when they are told to.
+// brittle is a desk with methods that panic when the test sets them to.
 type brittle struct {
 	*desk
-	open, deliver, close atomic.Pointer[string] // what is panicked at: a method of Deliver's; nil: nothing
+	open, deliver, close atomic.Pointer[string] // not nil: the method panics; for deliver, at messages of the method that it names
 }
 
 var always = new(string)
@@ -65,7 +65,7 @@ func brittleHouse(t *testing.T, o Options) (*house, *brittle) {
 	return h, b
 }
 
-// internalError checks that a call was answered with the error of a panic.
+// internalError checks that a call was answered with the error that a panic leads to.
 func internalError(t *testing.T, what string, answers [][]byte) {
 	t.Helper()
 	if len(answers) != 1 || jsonrpc.Field(answers[0], "error", "code") == nil ||
@@ -98,8 +98,7 @@ func answersOf(t *testing.T, c *Call) [][]byte {
 	return answers
 }
 
-// A panic of the backend fails the call that it concerns. The session goes on, and
-// nothing is left behind.
+// When the backend panics, the call that it concerns fails. The session goes on, and nothing is left behind.
 func TestBackendPanics(t *testing.T) {
 	t.Parallel()
 	h, b := brittleHouse(t, Options{})
@@ -120,7 +119,7 @@ func TestBackendPanics(t *testing.T) {
 	if err := s.Send(t.Context(), jsonrpc.Message{Kind: jsonrpc.Notification, Method: notice}, http.Header{}); err != nil {
 		t.Errorf("a notification: %v", err)
 	}
-	// A call that waits for an answer whose delivery panics gets no other.
+	// A call that waits for an answer gets an error when the delivery of the answer panics.
 	b.deliver.Store(nil)
 	c := begin(t, s, false, request(2))
 	h.desk.last().say(c, `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`)
@@ -135,7 +134,7 @@ func TestBackendPanics(t *testing.T) {
 	internalError(t, "an answer", [][]byte{[]byte(next(t, r))})
 	r.Detach(false, true, false)
 	b.deliver.Store(nil)
-	// The backend ends, and can't be opened again, or initialized.
+	// The backend ends, and then cannot be opened again, or initialized.
 	method := "initialize"
 	for what, at := range map[string]*atomic.Pointer[string]{"open": &b.open, "deliver": &b.deliver} {
 		h.desk.last().sink.Closed(errors.New("it ended"), true)
@@ -156,7 +155,7 @@ func TestBackendPanics(t *testing.T) {
 	h.close()
 }
 
-// The list of tools is read on a goroutine of the session's.
+// The list of tools is read on a goroutine of the session.
 func TestListingPanics(t *testing.T) {
 	t.Parallel()
 	h, b := brittleHouse(t, Options{})
@@ -173,7 +172,7 @@ func TestListingPanics(t *testing.T) {
 	mcptest.Eventually(t, "the tools to be read again", time.Minute, func() bool { return s.Tools.Light(t.Context(), &m, nil) })
 }
 
-// A backend that opens nothing, and says nothing of it, is told so.
+// A session is refused when its backend returns neither a connection nor an error.
 func TestNoConn(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{}, nil)
@@ -190,8 +189,8 @@ func (nothing) Open(context.Context, backend.Start, backend.Sink) (backend.Conn,
 	return nil, nil
 }
 
-// A session that is taken over, and whose backend panics then, fails its calls: on
-// whichever node, and without another being lost for it.
+// A session is taken over, and its backend panics then: its calls fail at
+// whichever node they run, and no other node is lost.
 func TestTakeOverPanics(t *testing.T) {
 	t.Parallel()
 	method := "initialize"
@@ -240,7 +239,7 @@ func TestTakeOverPanics(t *testing.T) {
 	}
 }
 
-// What is told of webhooks may panic on the goroutine that ends a call.
+// OnEnded may panic on the goroutine that ends a call.
 func TestEndedPanics(t *testing.T) {
 	t.Parallel()
 	told := make(chan struct{}, 10)
@@ -266,8 +265,8 @@ func TestEndedPanics(t *testing.T) {
 	}
 }
 
-// What a backend says that is no message, or not a whole one, does not wedge the
-// session, break a transport, or leave a call without an answer.
+// A message from the backend that is malformed, or incomplete, does not block
+// the session, break a transport, or leave a call without an answer.
 func TestGarbage(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{}, nil)

@@ -17,7 +17,7 @@ import (
 	"holdfast/stream"
 )
 
-// bell is what a house's webhooks ring.
+// bell records the webhooks that a house calls.
 type bell struct {
 	mu    sync.Mutex
 	rings []string
@@ -37,7 +37,7 @@ func (b *bell) ended(e webhook.Ended) bool {
 	return true
 }
 
-// rang says what has rung since it was last asked.
+// rang returns the calls of the webhooks since rang was last called.
 func (b *bell) rang() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -64,7 +64,7 @@ func belled(t *testing.T, o Options) (*house, *bell, *Session, *deskConn) {
 	return h, b, s, h.desk.last()
 }
 
-// hooked is a request that names a webhook.
+// hookedRequest is a request that names a webhook.
 func hookedRequest(id int) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"x","_meta":{"holdfast/webhook":{"url":"https://h/%d"}}}}`, id, id)
 }
@@ -85,7 +85,7 @@ func attach(t testing.TB, s *Session, number uint64) *reading.Reader {
 	return r
 }
 
-// tell reads so many entries as a connection does, and has them written.
+// tell reads so many entries as a connection does, and writes them.
 func tell(t testing.TB, r *reading.Reader, n int) {
 	t.Helper()
 	for range n {
@@ -96,7 +96,7 @@ func tell(t testing.TB, r *reading.Reader, n int) {
 	}
 }
 
-// A call that ends after its client has left rings, once.
+// When a call ends after its client has left, its webhook is called, once.
 func TestEndedAway(t *testing.T) {
 	t.Parallel()
 	_, b, s, desk := belled(t, Options{})
@@ -115,7 +115,7 @@ func TestEndedAway(t *testing.T) {
 	}
 }
 
-// A client that is connected is told so, and nobody else.
+// A connected client gets the response, and the webhook is not called.
 func TestEndedConnected(t *testing.T) {
 	t.Parallel()
 	_, b, s, desk := belled(t, Options{})
@@ -130,7 +130,7 @@ func TestEndedConnected(t *testing.T) {
 	}
 }
 
-// A connection that breaks before the response was written was none.
+// A connection that breaks before the response is written does not count.
 func TestEndedBreaks(t *testing.T) {
 	t.Parallel()
 	_, b, s, desk := belled(t, Options{})
@@ -158,11 +158,11 @@ func TestEndedBreaks(t *testing.T) {
 	}
 }
 
-// Of two connections the one that took over counts.
+// Of two connections the later one counts.
 func TestEndedTaken(t *testing.T) {
 	t.Parallel()
 	_, b, s, desk := belled(t, Options{})
-	for _, late := range []bool{false, true} { // whether the first one leaves last
+	for _, late := range []bool{false, true} { // whether the earlier connection leaves last
 		for _, reads := range []bool{false, true} {
 			c := begin(t, s, false, hookedRequest(1))
 			first := attach(t, s, c.Number())
@@ -190,7 +190,7 @@ func TestEndedTaken(t *testing.T) {
 			}
 		}
 	}
-	// The first one has written it all before it goes.
+	// The earlier connection has written all before it leaves.
 	c := begin(t, s, false, hookedRequest(1))
 	first := attach(t, s, c.Number())
 	desk.say(c, response(1))
@@ -200,8 +200,8 @@ func TestEndedTaken(t *testing.T) {
 	b.want(t, "")
 }
 
-// A light call's client is connected while its request waits, and until it has come
-// to read what became a stream.
+// The client of a light call counts as connected while its request waits, and until
+// it has come to read the stream that the call became.
 func TestEndedLight(t *testing.T) {
 	t.Parallel()
 	_, b, s, desk := belled(t, Options{})
@@ -215,7 +215,7 @@ func TestEndedLight(t *testing.T) {
 
 	say := func(c *Call) { desk.say(c, `{"jsonrpc":"2.0","method":"notifications/message","params":{}}`) }
 	upgraded := begin(t, s, true, hookedRequest(2))
-	say(upgraded) // before the request has looked
+	say(upgraded) // before the request waits for it
 	desk.say(upgraded, response(2))
 	b.want(t, "")
 	r := attach(t, s, upgraded.Number())
@@ -254,7 +254,7 @@ func TestEndedLight(t *testing.T) {
 	b.want(t, "")
 }
 
-// Who cancels wants to hear no more.
+// The webhook of a cancelled call is not called.
 func TestEndedCancelled(t *testing.T) {
 	t.Parallel()
 	_, b, s, desk := belled(t, Options{})
@@ -270,8 +270,8 @@ func TestEndedCancelled(t *testing.T) {
 	}
 }
 
-// Calls whose backend or session ends have failed, and a call that was never
-// delivered was told so on the connection that it came on.
+// Calls fail when their backend or session ends. The error of a call that
+// was never delivered goes out on the connection on which the call came.
 func TestEndedFailed(t *testing.T) {
 	t.Parallel()
 	h, b, s, desk := belled(t, Options{})
@@ -297,7 +297,7 @@ func TestEndedFailed(t *testing.T) {
 	}
 }
 
-// What the store did not take is lost to the client, whatever the server said.
+// A message that the store did not take is lost to the client, even if the server said that the call succeeded.
 func TestEndedNotStored(t *testing.T) {
 	t.Parallel()
 	for name, refuse := range map[string]func([]stream.Record) error{"full": full, "broken": brokenDisk} {
@@ -322,11 +322,11 @@ func TestEndedNotStored(t *testing.T) {
 	}
 }
 
-// Of a batch those requests ring whose response was not written.
+// In a batch the webhooks are called of those requests with a response that was not written.
 func TestEndedBatch(t *testing.T) {
 	t.Parallel()
 	h, b, s, _ := belled(t, Options{})
-	able := h.able("") // whose streams begin with what resumes each request
+	able := h.able("") // its streams begin with a resume policy for each request
 	for i, s := range []*Session{s, s, able, able} {
 		c := begin(t, s, i%2 == 0, hookedRequest(1), request(2), hookedRequest(3), hookedRequest(4))
 		desk := h.desk.links[i/2]
@@ -344,7 +344,7 @@ func TestEndedBatch(t *testing.T) {
 		desk.say(c, response(4))
 		b.want(t, "3 https://h/3 failed, 4 https://h/4 completed")
 	}
-	// The response to the first was not written, but what came before it.
+	// The policies were written, but the response to the first request was not.
 	c := begin(t, able, true, hookedRequest(1), hookedRequest(2))
 	h.desk.links[1].say(c, response(1))
 	c.Promote()
@@ -355,7 +355,7 @@ func TestEndedBatch(t *testing.T) {
 	b.want(t, "1 https://h/1 completed, 2 https://h/2 completed")
 }
 
-// In a session of one stream, that stream's reader counts.
+// In a session with one stream, the reader of that stream counts as connected.
 func TestEndedSingle(t *testing.T) {
 	t.Parallel()
 	b := &bell{}
@@ -392,7 +392,7 @@ func TestEndedSingle(t *testing.T) {
 	}
 }
 
-// What is no webhook is none, and what cannot be a URL is passed on as nothing.
+// Members that are not a webhook are ignored. A webhook without a usable URL is passed on with an empty one.
 func TestEndedMeta(t *testing.T) {
 	t.Parallel()
 	_, b, s, desk := belled(t, Options{})
@@ -419,7 +419,7 @@ func TestEndedMeta(t *testing.T) {
 	}
 }
 
-// Without somebody to tell, and without sessions, webhooks are ignored.
+// Without OnEnded, and without sessions, webhooks are ignored.
 func TestEndedOff(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{}, nil)
@@ -433,12 +433,12 @@ func TestEndedOff(t *testing.T) {
 	}
 }
 
-// However a connection's end and a call's meet: the response is written, or the
-// bell rings once.
+// Whichever comes first, the end of a connection or that of a call: the
+// response is written, or the webhook is called once.
 func TestEndedRaces(t *testing.T) {
 	t.Parallel()
 	_, b, s, desk := belled(t, Options{})
-	for i := range 500 { // each another request: one that comes again is attached to the first
+	for i := range 500 { // a new request each time: an equal request would be attached to the first
 		c := begin(t, s, false, hookedRequest(i+1))
 		ready := make(chan struct{}, 1)
 		r, err := s.Read(t.Context(), c.Number(), 0, 0, ready)

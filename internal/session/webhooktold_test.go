@@ -13,10 +13,10 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// A teller is told of webhooks, and keeps them all but those that it refuses.
+// A teller records the webhooks that it is called for, and accepts all but those that it refuses.
 type teller struct {
 	mu     sync.Mutex
-	refuse string // a request's id
+	refuse string // the id of a request
 	keys   map[string]string
 	times  map[string]int
 }
@@ -33,15 +33,15 @@ func (b *teller) ended(e webhook.Ended) bool {
 	return string(e.ID) != b.refuse
 }
 
-// told returns the ids of the requests that were told, sorted.
+// told returns the ids of the requests that the teller was called for, sorted.
 func (b *teller) told() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return strings.Join(slices.Sorted(maps.Keys(b.times)), " ")
 }
 
-// A webhook that is not kept when its node is lost is told by the next owner under the same key, and no other one; over a stream for
-// each call, and over one for all (2024-11-05).
+// A webhook that was not accepted when its node is lost is told by the next owner under the same key, and no other webhook is: with
+// a stream for each call, and with one for all (2024-11-05).
 func TestTakeOverTold(t *testing.T) {
 	t.Parallel()
 	for name, single := range map[string]bool{"streams": false, "single": true} {
@@ -61,7 +61,7 @@ func TestTakeOverTold(t *testing.T) {
 				begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2024-11-05","capabilities":{}}}`)
 			}
 			awaitListed(t, s)
-			for id := range 5 { // one after the other: the session's note says so of each
+			for id := range 5 { // one after the other: the session's note lists each
 				c := beginAway(t, s, id)
 				a.desk.last().say(c, response(id))
 				mcptest.Eventually(t, "it to be told", time.Minute, func() bool { return strings.Contains(on.told(), hookID(id)) && s.untold.HasTold() })
@@ -88,7 +88,7 @@ func TestTakeOverTold(t *testing.T) {
 	}
 }
 
-// beginAway begins a call whose client leaves.
+// beginAway begins a call, and its client leaves.
 func beginAway(t *testing.T, s *Session, id int) *Call {
 	t.Helper()
 	c := begin(t, s, false, hookedRequest(id))
@@ -100,7 +100,7 @@ func beginAway(t *testing.T, s *Session, id int) *Call {
 
 func hookID(id int) string { return string(rune('0' + id)) }
 
-// A session is not released, nor deleted, before its webhooks are kept.
+// A session is neither released nor deleted before its webhooks are accepted.
 func TestToldBeforeGone(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(*fleetNode, *Session){
@@ -140,8 +140,8 @@ func TestToldBeforeGone(t *testing.T) {
 	}
 }
 
-// A call with a webhook is in a shared store before it runs, also where its transport would have it begin light: else nobody is told of it if
-// its node is lost.
+// A call with a webhook is in a shared store before it runs, also where its transport would begin it as a light call: otherwise nothing would
+// tell the webhook if the node is lost.
 func TestToldLight(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
