@@ -38,8 +38,8 @@ func (w *wire) Write(_ context.Context, m jsonrpc.Message) error {
 func (w *wire) Close() error { return nil }
 
 // BenchmarkServerAlone measures the cost of a plain call in an official mcp.Server
-// over a connection. Every transport pays it that leaves the way from the connection
-// to the tool to the SDK.
+// over a connection. Every transport has this cost if it leaves the way from the
+// connection to the tool to the SDK.
 func BenchmarkServerAlone(b *testing.B) {
 	w := &wire{in: make(chan jsonrpc.Message), out: make(chan jsonrpc.Message, 1), done: make(chan struct{})}
 	ss, err := tools.NewServer().Connect(b.Context(), w, nil)

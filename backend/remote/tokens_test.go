@@ -106,7 +106,7 @@ func TestAuthorizationOfEach(t *testing.T) {
 	}
 }
 
-// times returns how many messages with the text who have come.
+// times returns how many messages that contain who have come.
 func (g *gate) times(who string) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()

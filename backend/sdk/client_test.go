@@ -282,7 +282,7 @@ func TestSubscribe(t *testing.T) {
 func TestCallsKeepTheirStreams(t *testing.T) {
 	t.Parallel()
 	const calls, steps = 6, 20
-	var all sync.WaitGroup // the calls alternate
+	var all sync.WaitGroup // all calls run at the same time
 	all.Add(calls)
 	server := newServer(nil, map[string]mcp.ToolHandler{
 		"count": func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {

@@ -54,7 +54,7 @@ func serveFunc(t *testing.T, getServer func(*http.Request) *mcp.Server, wrap fun
 	return ts.URL
 }
 
-// wire is the network as a client sees it.
+// wire is the network of a client.
 type wire struct {
 	http.RoundTripper
 	bearer string
@@ -103,7 +103,7 @@ func connect(t *testing.T, url string, w *wire, o *mcp.ClientOptions) *mcp.Clien
 	return cs
 }
 
-// newServer returns a server whose tools are the functions given.
+// newServer returns a server with the given functions as tools.
 func newServer(o *mcp.ServerOptions, tools map[string]mcp.ToolHandler) *mcp.Server {
 	s := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, o)
 	for name, handler := range tools {

@@ -29,7 +29,7 @@ func secured(t *testing.T, c *Certificates, p *Policy) string {
 		})),
 		ReadHeaderTimeout: time.Minute,
 	}
-	server.ErrorLog = log.New(io.Discard, "", 0) // the test provokes errors
+	server.ErrorLog = log.New(io.Discard, "", 0) // the test makes requests that are refused
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

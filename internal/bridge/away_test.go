@@ -34,7 +34,7 @@ func newHouse(t *testing.T) *house {
 
 func (h *house) url() string { return "http://" + h.addr + "/mcp" }
 
-// opens starts a server with some tools, and without stored sessions.
+// opens starts a server with some tools. The server knows no earlier session.
 func (h *house) opens(tools ...string) {
 	h.t.Helper()
 	server := mcp.NewServer(&mcp.Implementation{Name: "house", Version: "1"}, nil)

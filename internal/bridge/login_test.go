@@ -120,7 +120,7 @@ func TestWaitsForLogin(t *testing.T) {
 	c.read(`"id":1,`)
 }
 
-// A modern host is told so, too, also if the bridge first asks the server for its era.
+// The same holds for a modern host, also if the bridge first asks the server for its era.
 func TestModernWaitsForLogin(t *testing.T) {
 	t.Parallel()
 	url, _ := countServer(t)

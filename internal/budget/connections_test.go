@@ -13,7 +13,7 @@ func TestConnections(t *testing.T) {
 		}
 		return n
 	}
-	c := NewConnections(2<<20, 0.75) // 3 MiB of it are for connections
+	c := NewConnections(2<<20, 0.75) // connections may take one and a half times that
 	if c.Most() != 3<<20 {
 		t.Fatalf("%d bytes are for connections", c.Most())
 	}

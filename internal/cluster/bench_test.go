@@ -32,7 +32,7 @@ func BenchmarkLatency(b *testing.B) {
 	here.Close()
 }
 
-// One direction, in writes of a size.
+// The throughput in one direction, in writes of a size.
 func BenchmarkThroughput(b *testing.B) {
 	for _, size := range []int{100, 4 << 10, 64 << 10} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {

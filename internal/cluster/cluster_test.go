@@ -418,8 +418,8 @@ func TestGoneAsks(t *testing.T) {
 	})
 }
 
-// A node whose process was stopped counts as gone for the others. When it goes on,
-// it takes no other node for gone, learns that it was away, and is a peer again.
+// While a node's process is stopped, the other nodes take the node for gone. When it goes
+// on, it takes no other node for gone, learns that it was away, and is a peer again.
 func TestPause(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -491,7 +491,7 @@ func TestCut(t *testing.T) {
 	})
 }
 
-// A peer whose name is unknown to the bus for a moment, as when it changes servers, does not count as gone.
+// If the bus does not know a peer's name for a moment, as when the peer changes servers, the peer does not count as gone.
 func TestDoubt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

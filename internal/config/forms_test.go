@@ -177,7 +177,7 @@ func TestUTF16(t *testing.T) {
 	}
 }
 
-// A variable is looked up in the server's own variables first. A server with an unset variable is left out, and no other server.
+// A variable is looked up in the server's own variables first. A server with an unset variable is left out. The other servers stay.
 func TestOwnVariables(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

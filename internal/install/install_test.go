@@ -505,7 +505,7 @@ func TestHostFiles(t *testing.T) {
 	}
 }
 
-// The host's existing file is used. If the host is not installed, that is reported.
+// The host's existing file is used. A host that is not installed is an error.
 func TestHostIsThere(t *testing.T) {
 	t.Parallel()
 	home, has := t.TempDir(), false

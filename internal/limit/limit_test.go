@@ -156,7 +156,7 @@ func TestCalls(t *testing.T) {
 	step(at(bob, "one"), "a", "")
 }
 
-// Any number of names takes bounded memory, and new names do not evade the rate then.
+// The memory for any number of names is bounded. When the bound is reached, a new name does not evade the rate.
 func TestBuckets(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -21,7 +21,7 @@ import (
 // An ailing server is a fake with a failure of its own.
 type ailing struct {
 	fake
-	opens func(ctx context.Context, sink backend.Sink) error // replaces Open
+	opens func(ctx context.Context, sink backend.Sink) error // runs first in Open; an error makes Open fail
 	tells func(c *fakeConn, in backend.Inbound) bool         // reports whether it has handled the message
 }
 

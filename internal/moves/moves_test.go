@@ -36,7 +36,7 @@ func TestLog(t *testing.T) {
 	}
 }
 
-// Kinds without unreported moves are forgotten.
+// Kinds of moves that are fully reported are forgotten.
 func TestKindsBounded(t *testing.T) {
 	t.Parallel()
 	v := &Log{Logger: slog.New(slog.DiscardHandler)}

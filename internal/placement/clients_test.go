@@ -52,7 +52,7 @@ func TestDeparted(t *testing.T) {
 	}
 }
 
-// A client that sends another request has read what was written before. For a client that has left, later answers are reported too.
+// A client that sends another request has read the earlier answers. For a client that has left, later answers are reported too.
 func TestFarClients(t *testing.T) {
 	t.Parallel()
 	n := &Nodes{}

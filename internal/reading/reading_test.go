@@ -183,7 +183,7 @@ func TestBackAtOnce(t *testing.T) {
 	}
 }
 
-// A client that resumes after the last entry has all entries: no gap is left, and the owner learns it.
+// A client that resumes after the last entry has all entries: no gap is left, and Arrived is called.
 func TestArrived(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)

@@ -166,7 +166,8 @@ func (f *inFlight) InFlight() (all []Request) {
 	return all
 }
 
-// TestUnreadable has lines of a server that are no valid message. Each case lists which of the requests 7 and 8, or of 7 alone, they end, soon or late.
+// TestUnreadable has texts of a server that are not a valid message. Each case lists which of the requests 7 and 8, or of 7 alone, they end, soon or
+// late.
 func TestUnreadable(t *testing.T) {
 	t.Parallel()
 	for name, of := range map[string]struct {

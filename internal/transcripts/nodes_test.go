@@ -1,8 +1,8 @@
-// Package transcripts records what clients see on every transport, with the session
-// on the node that they are connected to, on another, and moved meanwhile. Each
-// transcript is a file of testdata; go test -update writes them anew. The tests use
-// the public API, and sockets, so that they stay as they are when the code behind
-// them changes.
+// Package transcripts records the messages of clients on every transport, with the
+// session on the node that they are connected to, on another node, and moved
+// meanwhile. Each transcript is a file of testdata; go test -update writes them
+// anew. The tests use the public API, and sockets, so that they stay as they are
+// when the code behind them changes.
 package transcripts_test
 
 import (

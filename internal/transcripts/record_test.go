@@ -216,8 +216,8 @@ func (c *client) plain(line string) string {
 // goOver moves the client to the node of its placement.
 func (c *client) goOver() { c.node = c.nodes.all[c.place.at] }
 
-// move does to the session's node what the placement says. A client that was
-// connected to that node moves to another one.
+// move makes the session's node leave or die, if the placement says so. A
+// client that was connected to that node moves to another one.
 func (c *client) move() {
 	c.note("-- in the middle")
 	if c.place.moves == nil {

@@ -549,7 +549,7 @@ func TestModernProbeNextRefused(t *testing.T) {
 	s.mu.Lock()
 	s.refuse = nil
 	s.mu.Unlock()
-	third := h.deliverLater(&call{"a"}, modernRequest("3", "tools/list", "", "")) // this is a first request again
+	third := h.deliverLater(&call{"a"}, modernRequest("3", "tools/list", "", "")) // the conversation's first request again
 	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, s.hears(probed), discoverable))
 	wait(t, third)
 	s.hears(modernRequest("3", "tools/list", "", ""))

@@ -108,7 +108,7 @@ func TestTaskCallCancelled(t *testing.T) {
 }
 
 // No state is kept of a cancelled call if the server sends nothing more about its task. If a server does not list its tools,
-// its tools are called without knowing the list.
+// they are called all the same.
 func TestTaskCallNeverAnswered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"holdfast/stream"
 )
 
-// marks returns the marked sessions that a store finds, as key:owner, with the owner that the mark names in brackets if it is another one.
+// marks returns the marked sessions that a store finds, as key:owner, with the mark's owner in parentheses if it is another one.
 func marks(t *testing.T, st *durable.Store) (found string) {
 	t.Helper()
 	by := make(map[stream.SessionKey]string)

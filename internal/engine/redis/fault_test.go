@@ -243,8 +243,8 @@ type hearer struct {
 func (h *hearer) Message([]byte) { h.messages.Add(1) }
 func (h *hearer) Gone(string)    { h.gone.Add(1) }
 
-// While Redis is away, no operation waits longer than its deadline and one attempt.
-// When Redis is back, messages between nodes arrive, and no node was reported gone.
+// While Redis is away, no operation waits much longer than its deadline. When Redis
+// is back, messages between nodes arrive, and no node was reported gone.
 func TestAway(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

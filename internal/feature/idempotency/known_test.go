@@ -94,7 +94,7 @@ func TestFound(t *testing.T) {
 	}
 }
 
-// The name of a forwarded POST leaves no tombstone, and is remembered for a while.
+// The name of a forwarded POST is remembered for a while, and leaves no tombstone.
 func TestForward(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
