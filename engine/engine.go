@@ -84,9 +84,9 @@ var files = []string{"creds", "ca", "cert", "key"}
 const schemes = "memory:, file:DIR, nats://HOST or redis://HOST"
 
 // Open opens the store that a URL names, and connects to its engine until ctx is done. The caller must close the
-// store, after the handler that uses it. An error never contains a password of the URL. ErrScheme to ErrPermission
-// are the kinds of errors. Several nodes may share a nats: or redis: store: each node opens it. Open may be called
-// concurrently.
+// store, after the handler that uses it. An error never contains a password of the URL. Its kind is one of
+// ErrScheme to ErrPermission, or none. Several nodes may share a nats: or redis: store: each node opens it. Open
+// may be called concurrently.
 func Open(ctx context.Context, rawURL string, o Options) (stream.Store, error) {
 	// net/url does not take several hosts with ports.
 	scheme, rest, ok := strings.Cut(rawURL, ":")

@@ -181,7 +181,7 @@ func unsigned(t *testing.T, key jose.JSONWebKey, claims authtest.Claims) string 
 	return strings.Join(parts[:], ".") + "."
 }
 
-// TestProofsRequired has a server that takes only bound tokens, and its challenge says so.
+// TestProofsRequired has a server that accepts no unbound token of an issuer, and its challenge says so. It accepts static keys.
 func TestProofsRequired(t *testing.T) {
 	t.Parallel()
 	s := newProofServer(t, &Proofs{Required: true})

@@ -7,7 +7,7 @@ import (
 	"holdfast/internal/auth/authtest"
 )
 
-// Policy.Refused gets the principal of a refused request if the token has proven it, and else none.
+// Policy.Refused gets the principal of a refused request if the token proves it, and else none.
 func TestRefusedPrincipal(t *testing.T) {
 	t.Parallel()
 	as := authtest.New(t)

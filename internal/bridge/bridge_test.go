@@ -61,7 +61,7 @@ func (c *testHost) leave() {
 	if err := <-c.ended; err != nil {
 		c.t.Error(err)
 	}
-	c.ended <- nil // for the cleanup
+	c.ended <- nil // for the next receiver
 	_ = c.in.Close()
 }
 

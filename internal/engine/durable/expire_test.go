@@ -174,6 +174,7 @@ func TestTrims(t *testing.T) {
 }
 
 // Deleted sessions leave no frames, however few entries they have, and however many are deleted at once.
+// Nearly all of them are deleted as they fall asleep.
 func TestDeleteTrims(t *testing.T) {
 	t.Parallel()
 	e := logtest.New(logtest.Options{})
