@@ -30,14 +30,14 @@ func (c conversation) Deliver(in backend.Inbound) error {
 	if in.Method == "initialize" {
 		result = []byte(`{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"echo","version":"1"}}`)
 	}
-	// Deliver must not wait. A backend that needs time answers from a goroutine.
+	// Deliver must not block. A backend that needs time answers from a goroutine.
 	c.sink.Emit(in.Call, jsonrpc.Message{Kind: jsonrpc.Response, ID: in.ID, Result: result})
 	return nil
 }
 
 func (conversation) Close() error { return nil }
 
-// A backend of one's own: the smallest that works.
+// A minimal backend of one's own.
 func Example() {
 	handler := holdfast.NewBackendHandler(echo{}, &holdfast.Options{Stateless: true})
 	server := httptest.NewServer(handler)

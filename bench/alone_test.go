@@ -11,8 +11,8 @@ import (
 	"holdfast/bench/tools"
 )
 
-// A wire is the least that an mcp.Server can be connected to: no HTTP, no
-// encoding, no routing.
+// A wire is the smallest connection of an mcp.Server: no HTTP, no encoding, no
+// routing.
 type wire struct {
 	in, out chan jsonrpc.Message
 	done    chan struct{}
@@ -37,9 +37,9 @@ func (w *wire) Write(_ context.Context, m jsonrpc.Message) error {
 
 func (w *wire) Close() error { return nil }
 
-// BenchmarkServerAlone is what an official mcp.Server spends on a plain call
-// that comes over a connection: what every transport pays that leaves the way
-// from there to the tool to the SDK.
+// BenchmarkServerAlone measures the cost of a plain call in an official mcp.Server
+// over a connection. Every transport has this cost if it leaves the way from the
+// connection to the tool to the SDK.
 func BenchmarkServerAlone(b *testing.B) {
 	w := &wire{in: make(chan jsonrpc.Message), out: make(chan jsonrpc.Message, 1), done: make(chan struct{})}
 	ss, err := tools.NewServer().Connect(b.Context(), w, nil)

@@ -25,11 +25,11 @@ const (
 	storeSize = 1 << 30
 )
 
-// A rival is a handler to measure. A path is empty where it has nothing to show.
+// A rival is a handler to measure. A path is empty if the handler has no such operation.
 type rival struct {
 	name string
-	bare bool // takes anything: no handshake
-	// open returns the handler, and what ends it.
+	bare bool // answers any message, without a handshake
+	// open returns the handler, and a function that ends it.
 	open func() (http.Handler, func())
 
 	plain, modern, sse, stream string
@@ -51,7 +51,7 @@ var rivals = []rival{
 		plain: "/auto", sse: "/sse", stream: "/sse",
 	},
 	{
-		name: "holdfast-observed", // by figures and an audit
+		name: "holdfast-observed", // with metrics and an audit log
 		open: func() (http.Handler, func()) {
 			observe, end, err := tools.Observe()
 			if err != nil {
@@ -104,7 +104,7 @@ var rivals = []rival{
 	},
 }
 
-// both serves what newHandler makes, answering as it sees fit and with streams.
+// both serves the handlers that newHandler makes: one that chooses between JSON and a stream, and one that always answers with a stream.
 func both(newHandler func(*holdfast.Options) *holdfast.Handler) (http.Handler, func()) {
 	mux := http.NewServeMux()
 	quiet := slog.New(slog.DiscardHandler)
@@ -114,7 +114,7 @@ func both(newHandler func(*holdfast.Options) *holdfast.Handler) (http.Handler, f
 	mux.Handle("/sse", sse)
 	return mux, func() {
 		done, cancel := context.WithCancel(context.Background())
-		cancel() // nobody is left to wait for
+		cancel() // do not wait for clients
 		_ = auto.Shutdown(done)
 		_ = sse.Shutdown(done)
 	}
@@ -172,7 +172,7 @@ func each(b *testing.B, path func(*rival) string, run func(b *testing.B, dial fu
 	}
 }
 
-// do exchanges a request for an answer that holds the text.
+// do sends a request, and returns its response, which must contain the text.
 func (c *client) do(b *testing.B, req *load.Request, text string) load.Response {
 	res, err := c.Do(req)
 	if err == nil {

@@ -1,6 +1,6 @@
 //go:build !race
 
-// What is measured is a process that is built without the race detector.
+// The measured process is built without the race detector.
 
 package bench_test
 
@@ -22,9 +22,9 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// A server that may have 256 MiB stays within it, by and large, under clients whose
-// calls say as much as they can: what they have read to its end gives way, and who says
-// more than there is room for waits for its reader. No call fails.
+// A server with GOMEMLIMIT=256MiB never has more than 400 MiB in memory, while clients
+// make calls of 10,000 events each. Calls that were read to their end are dropped, and
+// a call with more messages than there is room for waits for its reader. No call fails.
 func TestMemoryUnderStreams(t *testing.T) {
 	const mostRSS = 400 << 10 // KiB
 	testlong.Only(t, "it keeps the machine busy for 15 s")
@@ -41,7 +41,7 @@ func TestMemoryUnderStreams(t *testing.T) {
 	l.Close()
 	server := exec.Command(program, "-listen", addr, "-backend", "message")
 	server.Env = append(os.Environ(), "GOMEMLIMIT=256MiB")
-	server.Stderr = t.Output() // it says whose messages it had to drop
+	server.Stderr = t.Output() // it logs the calls that it had to drop
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestMemoryUnderStreams(t *testing.T) {
 	}
 }
 
-// stream makes calls that say much until a time, and at least one.
+// stream makes calls with many messages until a time, and at least one call.
 func stream(addr string, end time.Time) (calls int, err error) {
 	const path = "/mcp-sse"
 	var c *load.Client
@@ -99,7 +99,7 @@ func stream(addr string, end time.Time) (calls int, err error) {
 	return calls, nil
 }
 
-// peakRSS returns the most that a process has had in memory, in KiB.
+// peakRSS returns the peak of a process's resident memory, in KiB.
 func peakRSS(t *testing.T, pid int) (kib int) {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

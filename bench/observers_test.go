@@ -23,7 +23,7 @@ import (
 	"holdfast/bench/tools"
 )
 
-// A discarder takes an answer.
+// A discarder is a response that drops its body.
 type discarder struct{ head http.Header }
 
 func (d *discarder) Header() http.Header         { return d.head }
@@ -31,15 +31,15 @@ func (d *discarder) Write(p []byte) (int, error) { return len(p), nil }
 func (d *discarder) WriteHeader(int)             {}
 func (d *discarder) Flush()                      {}
 
-// SetReadDeadline has no connection to set it for.
+// SetReadDeadline does nothing, as there is no connection.
 func (d *discarder) SetReadDeadline(time.Time) error { return nil }
 
-// BenchmarkObservers is what a light call costs in the process, without sockets, with each kind of
-// observer: the median of many short rounds, in ns of CPU (other goroutines' included), and as a
-// multiple of a call of the first kind in the same round. The call is of the message backend; after
-// "sdk." or "modern." it is of an mcp.Server, in one era or the other.
+// BenchmarkObservers measures the cost of a light call in the process, without sockets, with each
+// kind of observer: the median of many short rounds, in ns of CPU (other goroutines' included), and
+// as a multiple of a call of the first kind in the same round. The call is one of the message
+// backend; after "sdk." or "modern." it is one of an mcp.Server, in the legacy or the modern era.
 func BenchmarkObservers(b *testing.B) {
-	const calls = 4000 // in a round, of each
+	const calls = 4000 // of each kind, in a round
 	kinds := strings.Fields(cmp.Or(os.Getenv("KINDS"), "none metrics audit both traces page page_open metrics_page"))
 	call := make([]func(), len(kinds))
 	for i, kind := range kinds {
@@ -60,7 +60,7 @@ func BenchmarkObservers(b *testing.B) {
 			for range calls {
 				call[i]()
 			}
-			time.Sleep(15 * time.Millisecond) // what is gathered is written
+			time.Sleep(15 * time.Millisecond) // gathered lines are written
 			ns := float64(cpuTime()-before) / calls
 			took[i] = append(took[i], ns)
 			ratio[i] = append(ratio[i], ns/took[0][len(took[0])-1])
@@ -151,7 +151,7 @@ func observed(b *testing.B, kind string) func() {
 	return func() { call() }
 }
 
-// openPage opens a live page, and reads what it is sent. What that costs counts, too.
+// openPage opens a live page, and reads its events. Their cost counts, too.
 func openPage(b *testing.B, mux *http.ServeMux) {
 	b.Helper()
 	s := httptest.NewServer(mux)

@@ -11,7 +11,7 @@ import (
 	"holdfast/bench/tools"
 )
 
-// Both backends must do the same work, or comparing them says nothing.
+// Both backends must do the same work: else their comparison says nothing.
 func TestTools(t *testing.T) {
 	for i := range rivals {
 		r := &rivals[i]
@@ -19,7 +19,7 @@ func TestTools(t *testing.T) {
 			continue
 		}
 		paths := []string{r.stream, r.plain}
-		if r.name == "go-sdk" { // which fails a tool that speaks where it answers with JSON
+		if r.name == "go-sdk" { // the go-sdk fails a tool that sends notifications where the answer is JSON
 			paths = paths[:1]
 		}
 		for _, path := range paths {

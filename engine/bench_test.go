@@ -11,8 +11,8 @@ import (
 	"holdfast/stream"
 )
 
-// BenchmarkAppend compares an append of 256 bytes through the store with the
-// engine's own, one at a time.
+// BenchmarkAppend compares an append of 256 bytes to the store with one to the
+// engine alone, one append at a time.
 func BenchmarkAppend(b *testing.B) {
 	run := func(name string, open opener, url func(b *testing.B) string) {
 		data := make([]byte, 256)

@@ -1,15 +1,15 @@
-// Package engine opens stores: what keeps sessions and the messages of calls. Give the store
-// to holdfast.Options.
+// Package engine opens stores, which keep sessions and the messages of calls. Pass the store
+// to the handler, in holdfast.Options.
 //
-// [Open] takes a URL, which selects the engine. A program links the engines that it imports, as with database/sql, and memory: always:
+// [Open] takes a URL, which selects the engine. A program links the engines that it imports, as with database/sql. memory: is always linked:
 //
 //	memory:                      the memory of this process
 //	file:DIR                     a directory of this machine, used by one process at a time: import _ "holdfast/engine/file"
 //	nats://USER:PASS@H1,H2,H3    a NATS JetStream cluster, shared by any number of nodes: import _ "holdfast/engine/nats"
 //	redis://HOST:PORT/DB         Redis or Valkey, shared by any number of nodes: import _ "holdfast/engine/redis"
 //
-// docs/stores.md in the repository describes the options of each URL, what each engine
-// promises, and how to run them.
+// docs/stores.md in the repository describes the options of each URL, each engine's
+// guarantees, and how to run the engines.
 package engine
 
 import (
@@ -28,23 +28,23 @@ import (
 	"holdfast/stream"
 )
 
-// Options configure a store. The zero value of each field stands for the default given with
-// it. A value that a field cannot have is logged as an error, and the default holds.
+// Options configure a store. The zero value of a field selects the default given beside it.
+// An invalid value is logged as an error, and the default is used.
 type Options struct {
 	Keep       time.Duration // how long an ended call can still be read; 10 minutes
-	SessionTTL time.Duration // how long a session lives that no client uses; 30 minutes
-	// Memory is the maximum size of what the process keeps for clients, in bytes. The
-	// store uses at most three quarters of it. By default it is a quarter of the memory
-	// that the process may use, and at most 1 GiB. Give the handler the same
-	// (holdfast.Options).
+	SessionTTL time.Duration // how long an unused session is kept; 30 minutes
+	// Memory is the maximum size of the data that the process keeps for clients, in
+	// bytes. The store uses at most three quarters of it. The default is a quarter of
+	// the memory that the process may use, and at most 1 GiB. Set the same value in
+	// holdfast.Options.
 	Memory int64
 	// MaxShare is the part of the store that one tenant may use, between 0 and 1; 0.75.
-	// Give the handler the same (holdfast.Options).
+	// Set the same value in holdfast.Options.
 	MaxShare float64
 	Logger   *slog.Logger // slog.Default()
 }
 
-// imports are the packages that have engines, by the schemes of their URLs.
+// imports maps the scheme of a URL to the package to import for its engine.
 var imports = map[string]string{
 	"file":           "holdfast/engine/file",
 	"nats":           "holdfast/engine/nats",
@@ -55,39 +55,38 @@ var imports = map[string]string{
 	"redis+cluster":  "holdfast/engine/redis",
 }
 
-// The kinds of errors of [Open], for errors.Is. An error is of one kind at most. A disk that is full is a
-// [stream.ErrFull].
+// The kinds of errors of [Open], for errors.Is. An error has at most one kind. If the disk is full, the
+// error is a [stream.ErrFull].
 var (
-	// ErrScheme is that of a URL that names no engine, or is none.
+	// ErrScheme: the string is not a URL, or the URL names no engine.
 	ErrScheme = driver.ErrScheme
-	// ErrNotImported is that of an engine that the program does not link. The error names the package to import.
+	// ErrNotImported: the program does not link the engine. The error's text names the package to import.
 	ErrNotImported = driver.ErrNotImported
-	// ErrURL is that of a URL that the engine cannot use: a part is missing, an option is unknown, a file that it names cannot be
-	// read, or it leads to a certificate that is not trusted, or to a server without TLS.
+	// ErrURL: the engine cannot use the URL. A part is missing, an option is unknown, a file that the URL names cannot be read,
+	// or the server at its address has a certificate that is not trusted, or no TLS.
 	ErrURL = driver.ErrURL
-	// ErrUnreachable is that of an engine that did not answer before ctx was done, or refused the connection. It may be starting: to try
-	// again may help, and does not for the other kinds.
+	// ErrUnreachable: the engine did not answer before ctx was done, or refused the connection. The engine may be starting, so another
+	// attempt may succeed. For the other kinds it does not help to try again.
 	ErrUnreachable = driver.ErrUnreachable
-	// ErrInUse is that of a directory that another process uses.
+	// ErrInUse: another process uses the directory.
 	ErrInUse = driver.ErrInUse
-	// ErrIncompatible is that of an engine that cannot keep what Holdfast stores, or has something else: its version is too old, its
-	// settings do not fit, what is stored is damaged, or a newer version of Holdfast has written it.
+	// ErrIncompatible: the engine cannot hold Holdfast's data. Its version is too old, its settings do not fit, the stored data is
+	// damaged or not Holdfast's, or a newer version of Holdfast has written it.
 	ErrIncompatible = driver.ErrIncompatible
-	// ErrPermission is that of an engine that does not take the user and the password, or the certificate, or of a directory or file that the process may not
-	// use.
+	// ErrPermission: the engine does not accept the user and the password, or the certificate, or the process may not use the directory or a file.
 	ErrPermission = driver.ErrPermission
 )
 
 // files are the URL parameters that name files. Errors may show their values.
 var files = []string{"creds", "ca", "cert", "key"}
 
-// schemes is what errors offer to a user whose URL names no known engine.
+// schemes is the part of an error's text that lists the valid URLs.
 const schemes = "memory:, file:DIR, nats://HOST or redis://HOST"
 
-// Open opens the store that a URL names, and connects to its engine until ctx is done. The
-// caller must close the store, after the handler that uses it. Passwords of the URL are not
-// in errors, whose kinds are ErrURL and the others. Several nodes may share a nats: or redis: store: each opens it.
-// Open may be called concurrently.
+// Open opens the store that a URL names, and connects to its engine until ctx is done. The caller must close the
+// store, after the handler that uses it. An error never contains a password of the URL. Its kind is one of
+// ErrScheme to ErrPermission, or none. Several nodes may share a nats: or redis: store: each node opens it. Open
+// may be called concurrently.
 func Open(ctx context.Context, rawURL string, o Options) (stream.Store, error) {
 	// net/url does not take several hosts with ports.
 	scheme, rest, ok := strings.Cut(rawURL, ":")
@@ -126,7 +125,7 @@ func Open(ctx context.Context, rawURL string, o Options) (stream.Store, error) {
 	return durable.New(log, d), nil
 }
 
-// check tells of fields whose value they cannot have. Their defaults hold.
+// check logs each field that has an invalid value. The field's default is used.
 func (o *Options) check() {
 	wrong := func(name string, value any, want string) {
 		cmp.Or(o.Logger, slog.Default()).Error("an option has a value that it cannot have: the default holds", "option", "engine.Options."+name, "value", value, "want", want)
@@ -145,7 +144,7 @@ func (o *Options) check() {
 	}
 }
 
-// addressOf returns what may be told of a store's URL: where it leads, without passwords and parameters.
+// addressOf returns a store's URL without passwords and parameters, for logs and errors.
 func addressOf(rawURL string) string {
 	at, _, _ := strings.Cut(rawURL, "?")
 	if scheme, _, _ := strings.Cut(at, ":"); strings.EqualFold(scheme, "file") {
@@ -159,7 +158,7 @@ func isScheme(s string) bool {
 	return s != "" && s[0] >= 'a' && s[0] <= 'z' && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789+-.") == ""
 }
 
-// Memory returns a store in the memory of this process. What it keeps is lost when the
+// Memory returns a store in the memory of this process. Its data is lost when the
 // process ends. The caller must close it.
 func Memory(o Options) stream.Store {
 	o.check()

@@ -36,7 +36,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// What a URL asks for in vain is said, without the password that it may hold.
+// The error for a wrong URL says what is wrong, and does not contain the URL's password.
 func TestOpenErrors(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]string{
@@ -71,7 +71,7 @@ func TestOpenErrors(t *testing.T) {
 	}
 }
 
-// What Open is told of the time to keep reaches the store.
+// Open passes Options.Keep to the store.
 func TestOpenKeep(t *testing.T) {
 	t.Parallel()
 	st, err := engine.Open(t.Context(), "memory:", engine.Options{Keep: time.Nanosecond})
@@ -94,6 +94,6 @@ func TestOpenKeep(t *testing.T) {
 		if err != nil || time.Now().After(end) {
 			t.Fatalf("still there: %v", err)
 		}
-		time.Sleep(time.Millisecond) // polling: nobody tells of this
+		time.Sleep(time.Millisecond) // polling: the store does not report the removal
 	}
 }

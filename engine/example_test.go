@@ -13,9 +13,9 @@ import (
 	"holdfast/engine"
 )
 
-// A handler whose calls are kept for an hour. With "file:DIR" they outlive the process, and
-// with a cluster's URL, such as "redis://HOST:PORT/DB", they outlive the machine; for these import
-// _ "holdfast/engine/file" or "holdfast/engine/redis".
+// A handler that keeps calls for an hour. With "file:DIR" the calls outlive the process, and with
+// a cluster's URL, such as "redis://HOST:PORT/DB", they outlive the machine. Import _
+// "holdfast/engine/file" or "holdfast/engine/redis" for these.
 func ExampleOpen() {
 	ctx := context.Background()
 	store, err := engine.Open(ctx, "memory:", engine.Options{Keep: time.Hour})
@@ -26,14 +26,14 @@ func ExampleOpen() {
 	server := mcp.NewServer(&mcp.Implementation{Name: "greeter", Version: "1.0.0"}, nil)
 	handler := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{
 		Store: store,
-		Keep:  time.Hour, // what clients are told
+		Keep:  time.Hour, // the time that clients are told
 	})
-	// Serve it, and at the end shut the handler down before the store is closed.
+	// Serve the handler, and at the end shut it down before the store is closed.
 	fmt.Println(handler.Shutdown(ctx), store.Close())
 	// Output: <nil> <nil>
 }
 
-// A program that waits for an engine that is starting, and for no other reason.
+// A program that tries again only while the engine is starting.
 func ExampleOpen_errors() {
 	ctx := context.Background()
 	for {

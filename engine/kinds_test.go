@@ -25,13 +25,13 @@ import (
 	"holdfast/internal/engine/redis/redistest"
 )
 
-// kinds are all that an error of Open can be matched with.
+// kinds are all kinds of errors of Open, by name.
 var kinds = map[string]error{
 	"ErrScheme": engine.ErrScheme, "ErrNotImported": engine.ErrNotImported, "ErrURL": engine.ErrURL, "ErrUnreachable": engine.ErrUnreachable,
 	"ErrInUse": engine.ErrInUse, "ErrIncompatible": engine.ErrIncompatible, "ErrPermission": engine.ErrPermission,
 }
 
-// refuses checks that a URL cannot be opened, that the error is of one kind alone, and that it tells no password.
+// refuses checks that Open fails for a URL, that the error has the kind want and no other, and that its text does not contain the password.
 func refuses(t *testing.T, url string, want error) {
 	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
@@ -56,7 +56,7 @@ func refuses(t *testing.T, url string, want error) {
 	}
 }
 
-// What is wrong with a URL alone.
+// The kind of error for each wrong URL, and for an address without a server.
 func TestKindsOfURLs(t *testing.T) {
 	t.Parallel()
 	for kind, urls := range map[error][]string{
@@ -78,7 +78,7 @@ func TestKindsOfURLs(t *testing.T) {
 	}
 }
 
-// What is wrong with a directory.
+// The kind of error for a directory that cannot be opened.
 func TestKindsOfDirectories(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -88,7 +88,7 @@ func TestKindsOfDirectories(t *testing.T) {
 	}
 	refuses(t, "file:"+file, engine.ErrURL)
 	refuses(t, "file:"+filepath.Join(file, "below"), engine.ErrURL)
-	if os.Getuid() != 0 { // who may do everything
+	if os.Getuid() != 0 { // root may write to any directory
 		shut := filepath.Join(dir, "shut")
 		if err := os.Mkdir(shut, 0o500); err != nil {
 			t.Fatal(err)
@@ -112,7 +112,7 @@ func TestKindsOfDirectories(t *testing.T) {
 	refuses(t, "file:"+used, engine.ErrIncompatible)
 }
 
-// What a NATS server refuses, or is.
+// The kind of error for a NATS server that refuses a setting, or that is too old.
 func TestKindsOfNATS(t *testing.T) {
 	t.Parallel()
 	s, err := natstest.Start(t.TempDir(), 1)
@@ -134,7 +134,7 @@ func TestKindsOfNATS(t *testing.T) {
 	refuses(t, "nats://"+old, engine.ErrIncompatible)
 }
 
-// What a Redis refuses, or is.
+// The kind of error for a Redis that refuses a command, or that has the wrong version, role or policy.
 func TestKindsOfRedis(t *testing.T) {
 	t.Parallel()
 	for said, want := range map[string]error{
@@ -157,7 +157,7 @@ func TestKindsOfRedis(t *testing.T) {
 	}
 }
 
-// answerRedis is a Redis that says one thing, whatever it is asked. What begins with "version" is its INFO.
+// answerRedis is a Redis that answers each command with said. If said begins with "version", it is the reply to INFO, and other commands succeed.
 func answerRedis(c net.Conn, said string) {
 	var version, role, policy string
 	about, _ := fmt.Sscanf(strings.ReplaceAll(said, ",", ""), "version %s role %s policy %s", &version, &role, &policy)
@@ -180,7 +180,7 @@ func answerRedis(c net.Conn, said string) {
 	}
 }
 
-// speaks returns the address of a server that treats each connection so, until the test ends.
+// speaks returns the address of a server that calls with for each connection, until the test ends.
 func speaks(t *testing.T, with func(net.Conn)) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -207,7 +207,7 @@ func speaks(t *testing.T, with func(net.Conn)) string {
 	return l.Addr().String()
 }
 
-// A store that a newer version has written to is refused by each engine, and taken up where that is not so.
+// Each engine refuses a store that a newer version has written to, and opens a store of this version again.
 func TestNewerFormat(t *testing.T) {
 	t.Parallel()
 	s, err := natstest.Start(t.TempDir(), 1)

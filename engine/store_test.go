@@ -22,10 +22,10 @@ import (
 	"holdfast/stream/streamtest"
 )
 
-// opener is what opens an engine.
+// An opener opens an engine.
 type opener func(ctx context.Context, rawURL string, o durable.Options) (durable.Log, error)
 
-// stores makes stores over an engine, whose URL is each case's own.
+// stores makes stores over an engine. Each case has a URL of its own.
 func stores(open opener, url func(t *testing.T) string) streamtest.Maker {
 	return func(t *testing.T, l streamtest.Limits) func() stream.Store {
 		at := url(t)
@@ -44,19 +44,19 @@ func stores(open opener, url func(t *testing.T) string) streamtest.Maker {
 				if !errors.As(err, &late) || !late.Timeout() || time.Now().After(end) {
 					t.Fatal(err)
 				}
-				// This machine has much else to do.
+				// Try again: the machine is busy.
 			}
 		}
 	}
 }
 
-// prefixes are URLs of one engine under which each case has keys of its own.
+// prefixes returns URLs of one engine: under each, a case has keys of its own.
 func prefixes(url string) func(t *testing.T) string {
 	var n atomic.Int64
 	return func(*testing.T) string { return fmt.Sprintf("%s?prefix=case%d", url, n.Add(1)) }
 }
 
-// A store obeys its rules over every engine.
+// A store passes streamtest over the engine in a directory.
 func TestFile(t *testing.T) {
 	t.Parallel()
 	streamtest.Run(t, stores(embedded.Open, func(t *testing.T) string {
@@ -79,8 +79,8 @@ func TestRedis(t *testing.T) {
 	streamtest.Run(t, stores(redis.Open, prefixes(redistest.Start(t).URL())), streamtest.Options{Nodes: true, Durable: true})
 }
 
-// Whoever has a session, nothing acknowledged is lost: over every engine that takes
-// several nodes.
+// No acknowledged entry is lost when nodes contend for a session, on any engine
+// that takes several nodes.
 func TestContest(t *testing.T) {
 	t.Parallel()
 	s, err := natstest.Start(t.TempDir(), 1)

@@ -55,8 +55,7 @@ func TestSet(t *testing.T) {
 	}
 }
 
-// FuzzSet compares Set with taking the whole text apart and putting it together
-// again.
+// FuzzSet compares Set with decoding the whole text and encoding it again.
 func FuzzSet(f *testing.F) {
 	f.Add([]byte(`{"a":{"b":1}}`), "a", "b")
 	f.Add([]byte("{\n\"a\" : { \"\\u0062\" : [1,\r2] } , \"a\":{\"b\":null}}"), "a", "b")

@@ -45,7 +45,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// checkMessage checks a message that was taken against itself and against
+// checkMessage compares an accepted message with its own text, and with
 // encoding/json.
 func checkMessage(t *testing.T, m *Message) {
 	t.Helper()

@@ -7,7 +7,7 @@ import (
 	"holdfast/internal/testwork"
 )
 
-// What is done with a message grows with its members, and no faster.
+// The work for a message is linear in its members.
 func TestLinear(t *testing.T) {
 	request := func(params string) []byte {
 		return []byte(`{"jsonrpc":"2.0","id":1,"method":"m","params":` + params + `}`)

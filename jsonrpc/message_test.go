@@ -81,8 +81,8 @@ func TestKind(t *testing.T) {
 	}
 }
 
-// Some libraries write all members of a message. One that is null where it may be left out counts as absent, and is
-// not passed on, so that a peer that looks only for its name does not take the message for another.
+// Some libraries write all members of a message. An optional member that is null counts as absent, and is not
+// passed on: else a peer that looks only at member names could mistake the kind of the message.
 func TestNullMembers(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"jsonrpc":"2.0","id":1,"result":null,"error":{"code":1,"message":"m"}}`:                     `{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"m"}}`,
@@ -116,7 +116,7 @@ func TestNullMembers(t *testing.T) {
 	}
 }
 
-// An integer that is written as 7.0 is an id, which keeps its spelling.
+// An integer that is written as 7.0 is a valid id, and keeps its spelling.
 func TestIntegerIDs(t *testing.T) {
 	for _, id := range []string{"7.0", "-7.00", "0.0", "7e0", "1E3", "70e-1"} {
 		m, err := Parse([]byte(`{"jsonrpc":"2.0","id":` + id + `,"method":"m"}`))

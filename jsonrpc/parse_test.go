@@ -115,7 +115,7 @@ func checkSame(t *testing.T, got, want Message) {
 	}
 }
 
-// malformed is no JSON, whatever it means to say.
+// malformed are texts that are not JSON.
 var malformed = map[string]string{
 	"nothing":                 ``,
 	"blanks":                  " \n\t",
@@ -172,7 +172,7 @@ var malformed = map[string]string{
 	"deep beyond any stack":   strings.Repeat(`[{"a":`, 1<<20),
 }
 
-// invalid is JSON, but no message.
+// invalid are JSON texts that are not messages.
 var invalid = map[string]string{
 	"empty method":              `{"jsonrpc":"2.0","id":7,"method":""}`,
 	"array":                     `[]`,
@@ -239,7 +239,7 @@ func TestParseErrors(t *testing.T) {
 	for name, text := range invalid {
 		check(name, text, ErrInvalid)
 	}
-	// Every part of a message is cut off somewhere, and none is one itself.
+	// Cut off at any byte, the message is not valid JSON.
 	whole := `{"jsonrpc":"2.0","id":-1.5e-3,"x":[true,false,null,{"é":"\u00e9\\"}],"method":"m"}`
 	for i := range len(whole) {
 		if _, err := Parse([]byte(whole[:i])); !errors.Is(err, ErrParse) {
@@ -321,7 +321,7 @@ func TestParseBody(t *testing.T) {
 	}
 }
 
-// The parts of a message are slices of one text: to append to one must not
+// The parts of a message are slices of one text: an append to one part must not
 // change another.
 func TestPartsHaveNoRoom(t *testing.T) {
 	const text = `{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":{"b":1},"c":2}}`
@@ -430,7 +430,7 @@ func deepest(data []byte) int {
 	return most
 }
 
-// decoded returns an object's member as encoding/json has it, or nil if there is none.
+// decoded returns an object's member as encoding/json decodes it, or nil if there is none.
 func decoded(data []byte, name string) []byte {
 	var all map[string]json.RawMessage
 	if json.Unmarshal(data, &all) != nil {
@@ -439,7 +439,7 @@ func decoded(data []byte, name string) []byte {
 	return all[name]
 }
 
-// Eight bytes at a time are looked at as one by one.
+// skip, which takes eight bytes at a time, stops at the first byte that is not plain. Only within the last seven bytes it may stop earlier.
 func TestSkip(t *testing.T) {
 	for c := range 256 {
 		for next := range 256 {

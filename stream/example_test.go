@@ -11,7 +11,7 @@ import (
 )
 
 // The messages of a call are appended to its stream, and read from a cursor: from the
-// beginning, or from where a reader was.
+// beginning, or from a reader's last position.
 func Example() {
 	ctx := context.Background()
 	store := engine.Memory(engine.Options{})

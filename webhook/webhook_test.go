@@ -31,7 +31,7 @@ func TestParseSecret(t *testing.T) {
 	}
 }
 
-// A secret does not get into a log by accident.
+// A secret is not printed by accident.
 func TestSecretHides(t *testing.T) {
 	t.Parallel()
 	s, err := webhook.ParseSecret(secretText)

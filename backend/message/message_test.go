@@ -27,10 +27,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// server is a handler that answers by the name of the tool.
+// server is a handler that selects its answer by the name of the tool.
 type server struct {
 	mu     sync.Mutex
-	asking map[string]*message.Exchange // by the id of the question
+	asking map[string]*message.Exchange // by the id of the server's request
 	opened map[backend.Sink]bool
 	closed []backend.Sink
 }
@@ -100,8 +100,8 @@ func newClient(t *testing.T, h message.Handler) (*client, *holdfast.Handler) {
 	return c, handler
 }
 
-// post sends a message and returns what comes back about it. said is shown each
-// message as it comes.
+// post sends a message and returns the messages that answer it. said is called with
+// each message on arrival.
 func (c *client) post(text string, said func(jsonrpc.Message)) (all []string) {
 	c.t.Helper()
 	res, err := (&mcptest.Client{URL: c.url, Session: c.id, HTTP: mcptest.Unpooled}).Send(c.t.Context(), http.MethodPost, text)
@@ -163,8 +163,8 @@ func TestExchange(t *testing.T) {
 	c.check(`{"jsonrpc":"2.0","id":1,"method":"later"}`, `{"jsonrpc":"2.0","id":1,"result":"later"}`)
 }
 
-// The answer to a question comes to the handler under the question's own id,
-// whatever the client knows it by.
+// The answer to a server's request reaches the handler under the request's own id,
+// whatever id the client saw.
 func TestRequest(t *testing.T) {
 	t.Parallel()
 	c, _ := newClient(t, newServer())
@@ -186,7 +186,7 @@ func TestRequest(t *testing.T) {
 	}
 }
 
-// A handler that wants to know is told once when a conversation has ended.
+// A handler that implements Closed is called once when a conversation has ended.
 func TestClosed(t *testing.T) {
 	t.Parallel()
 	s := newServer()
@@ -207,7 +207,7 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// An Error's parts are those of the message that goes out.
+// Exchange.Error sends a response with the error's code and message, and without a result.
 func TestErrorMessage(t *testing.T) {
 	t.Parallel()
 	got := make(sink, 1)
@@ -225,7 +225,7 @@ func (s sink) Emit(_ backend.Call, m jsonrpc.Message) { s <- m }
 func (s sink) EmitUnrelated(m jsonrpc.Message)        { s <- m }
 func (s sink) Closed(error, bool)                     {}
 
-// A function is a handler, and is not told of ends.
+// A function is a handler, and is not called when a conversation ends.
 func TestHandlerFunc(t *testing.T) {
 	t.Parallel()
 	c, h := newClient(t, message.HandlerFunc(func(x *message.Exchange) { x.Result([]byte(`{"protocolVersion":"2025-06-18"}`)) }))

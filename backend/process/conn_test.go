@@ -37,7 +37,7 @@ func TestEcho(t *testing.T) {
 	for range calls {
 		msgs = append(msgs, within(t, soon, "answer", r.said))
 	}
-	// Looked at when all have come: each has bytes of its own.
+	// The messages are compared after all have arrived: none shares its bytes with another.
 	for _, m := range msgs {
 		if m.Kind != jsonrpc.Response || string(m.ID) != "7" || string(m.Result) != `{"text":"hello"}` {
 			t.Fatalf("got %s %s", m.Kind, m.Raw)
@@ -60,8 +60,8 @@ func TestEcho(t *testing.T) {
 	}
 }
 
-// A server sees ids that it can hold, as they are if possible, and the client its
-// own.
+// A server sees ids that it can represent, the client's own if possible. The client
+// gets its own ids back.
 func TestIDs(t *testing.T) {
 	f := newFixture(t, Options{})
 	c, r := f.open()
@@ -92,8 +92,8 @@ func TestIDs(t *testing.T) {
 	}
 }
 
-// TestAnswers has answers that break JSON or JSON-RPC a little, and what the client gets: the result, the server's own error, or an
-// error that quotes the answer. After each the session goes on.
+// TestAnswers has answers that break JSON or JSON-RPC a little. The client gets the result, the server's own error, or an error
+// that quotes the answer. The session goes on after each.
 func TestAnswers(t *testing.T) {
 	t.Parallel()
 	const result = `{"content":[]}`
@@ -130,7 +130,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// A request of the server that is no message is refused under its id, if that can be read.
+// An invalid request of the server is refused under its id, if the id can be read.
 func TestBrokenRequests(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -138,7 +138,7 @@ func TestBrokenRequests(t *testing.T) {
 		`{"jsonrpc":"1.0","id":45,"method":"ping"}`:              `"id":45,"error":{"code":-32600`,
 		`{"id":"46","method":"ping"}`:                            `"id":"46","error":{"code":-32600`,
 		`{"jsonrpc":"2.0","id":60,"method":"m","params":[NaN]}`:  `"id":60,"error":{"code":-32700`,
-		// Of what may be a log, or the beginning of an answer, it is told nothing.
+		// The server gets no answer to a line that may be a log, or the beginning of an answer.
 		`{"id":1,"level":"info"}` + "\n" + `{"id":47,"method":"ping"}`:       `"id":47,"error":{"code":-32600`,
 		`{"jsonrpc":"2.0","id":1,"resu` + "\n" + `{"id":48,"method":"ping"}`: `"id":48,"error":{"code":-32600`,
 	} {
@@ -189,7 +189,7 @@ func TestStderr(t *testing.T) {
 	}
 }
 
-// A server is told nothing of how Holdfast was set up.
+// The environment of a server does not contain Holdfast's own settings.
 func TestOwnEnvironment(t *testing.T) {
 	t.Setenv("HOLDFAST_STORE", "secret")
 	t.Setenv("FOR_THE_SERVER", "kept")
@@ -216,7 +216,7 @@ func TestExit(t *testing.T) {
 	if err := c.Close(); err != nil {
 		t.Error(err)
 	}
-	c, r = f.open() // again
+	c, r = f.open() // a second session
 	deliver(t, c, "echo", "{}")
 	within(t, soon, "answer", r.said)
 }
@@ -233,7 +233,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// Everything that was said before the exit comes before Closed.
+// All messages from before the exit are delivered before Closed.
 func TestBurstThenExit(t *testing.T) {
 	f := newFixture(t, Options{})
 	c, r := f.open()
@@ -249,7 +249,7 @@ func TestBurstThenExit(t *testing.T) {
 	}
 }
 
-// What a process says, does and leaves undone that ends a conversation.
+// A server process that closes a pipe, exits or writes a message that is too long ends the conversation, and Closed says why.
 func TestFaults(t *testing.T) {
 	for name, test := range map[string]struct{ script, why string }{
 		"long message": {
@@ -274,8 +274,8 @@ func TestFaults(t *testing.T) {
 			c, r := f.open()
 			if strings.Contains(test.script, "ready") {
 				within(t, soon, "message", r.said)
-				// It may have exited. Or another process that is being started still has the
-				// end of the pipe that was closed: then a later message fails.
+				// The process may have exited. Or another process that is being started still
+				// has the closed end of the pipe: then only a later message fails.
 				var over atomic.Bool
 				delivered := make(chan struct{})
 				go func() {
@@ -321,7 +321,7 @@ func TestNeverReads(t *testing.T) {
 	r.end()
 }
 
-// A process that heeds neither the end of its stdin nor SIGTERM.
+// A process that ignores both the end of its stdin and SIGTERM is killed.
 func TestStubborn(t *testing.T) {
 	const grace = 200 * time.Millisecond
 	f := newFixture(t, Options{Grace: grace},
@@ -338,7 +338,7 @@ func TestStubborn(t *testing.T) {
 	r.end()
 }
 
-// A process that ends at the end of its stdin is given the time to.
+// A process that ends at the end of its stdin gets the time for that.
 func TestOrderlyEnd(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "done")
 	f := newFixture(t, Options{Grace: soon}, "sh", "-c", `while read -r line; do :; done; echo done >"$0"`, file)
@@ -357,7 +357,7 @@ func TestCloseRacesExit(t *testing.T) {
 	var all sync.WaitGroup
 	for range 20 {
 		c, r := f.open()
-		all.Go(func() { _ = c.Deliver(request("exit", "{}")) }) // may be too late
+		all.Go(func() { _ = c.Deliver(request("exit", "{}")) }) // may come too late
 		for range 2 {
 			all.Go(func() {
 				if err := c.Close(); err != nil {
@@ -396,7 +396,7 @@ func TestOpenFails(t *testing.T) {
 	}
 }
 
-// A lateCancel is a context that is cancelled when it is looked at again.
+// A lateCancel is a context that is cancelled from the second call of Err on.
 type lateCancel struct {
 	context.Context
 	looked int

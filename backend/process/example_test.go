@@ -19,7 +19,7 @@ while read -r line; do
 	[ "$id" = "$line" ] || echo "{\"jsonrpc\":\"2.0\",\"id\":${id%%,*},\"result\":{\"tools\":[]}}"
 done`
 
-// A command that speaks MCP on stdio is served over HTTP.
+// Serve a command that speaks MCP on stdio over HTTP.
 func Example() {
 	backend, err := process.New([]string{"/bin/sh", "-c", script}, nil)
 	if err != nil {

@@ -31,7 +31,7 @@ const (
 	modeVariable = "PROCESS_TEST_MODE"
 	// markVariable marks a test's processes, independently of the tag.
 	markVariable = "PROCESS_TEST_MARK"
-	// soon is how long a test waits for what must happen.
+	// soon is how long a test waits for an event that must happen.
 	soon = 30 * time.Second
 )
 
@@ -53,7 +53,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// serve is a stdio server: the method says what it does.
+// serve is a stdio server. The method of a request selects its behaviour.
 func serve(in io.Reader, out io.Writer) {
 	r := bufio.NewReader(in)
 	for {
@@ -66,21 +66,21 @@ func serve(in io.Reader, out io.Writer) {
 			fmt.Fprintln(os.Stderr, "server:", err)
 			os.Exit(9)
 		}
-		if m.Kind == jsonrpc.Response { // told back
+		if m.Kind == jsonrpc.Response { // reported to the client
 			_, _ = fmt.Fprintf(out, "%s\n", jsonrpc.AppendRequest(nil, nil, "saw", m.Raw))
 			continue
 		}
 		switch m.Method {
 		case "echo":
 			_, _ = fmt.Fprintf(out, "%s\r\n", jsonrpc.AppendResult(nil, m.ID, m.Params))
-		case "ids": // answered as many languages do: the id is read, and written
+		case "ids": // answered as in many languages: the id is decoded, and encoded again
 			var id any
 			_ = json.Unmarshal(m.ID, &id)
 			text, _ := json.Marshal(id)
 			_, _ = fmt.Fprintf(out, "\xef\xbb\xbf%s\n", jsonrpc.AppendResult(nil, text, []byte(`{}`)))
-		case "notifications/cancelled": // told back
+		case "notifications/cancelled": // reported to the client
 			_, _ = fmt.Fprintf(out, "%s\n", jsonrpc.AppendRequest(nil, nil, "saw", m.Params))
-		case "print": // its parameter, as it stands
+		case "print": // writes the text in its params unchanged
 			var p struct {
 				Text string
 				Raw  []byte
@@ -89,7 +89,7 @@ func serve(in io.Reader, out io.Writer) {
 			_, _ = fmt.Fprintf(out, "%s%s\n", p.Text, p.Raw)
 		case "complain":
 			fmt.Fprintf(os.Stderr, "a complaint\n\n%s\nthe last word\n", strings.Repeat("x", 3*maxLogLine))
-		case "burst": // and exit
+		case "burst": // writes messages, and exits
 			w := bufio.NewWriter(out)
 			for n := range 5000 {
 				_, _ = fmt.Fprintf(w, `{"jsonrpc":"2.0","method":"burst","params":{"n":%d}}`+"\n", n)
@@ -103,8 +103,8 @@ func serve(in io.Reader, out io.Writer) {
 	}
 }
 
-// A recorder is a sink that keeps what it is told, and fails the test if it is
-// told anything after the end.
+// A recorder is a sink that keeps the messages that it gets. It fails the test if a
+// message comes after the end.
 type recorder struct {
 	t      *testing.T
 	said   chan jsonrpc.Message
@@ -142,14 +142,14 @@ func (r *recorder) Closed(why error, reopen bool) {
 	r.closed <- why
 }
 
-// end says that nothing may come any more.
+// end declares that no message may come any more.
 func (r *recorder) end() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.over = true
 }
 
-// within returns what comes from a channel in time.
+// within returns the next value of a channel, and fails the test if none comes in time.
 func within[T any](t *testing.T, limit time.Duration, what string, from <-chan T) T {
 	t.Helper()
 	select {
@@ -179,8 +179,8 @@ type fixture struct {
 	logs *mcptest.Log // as JSON lines
 }
 
-// newFixture makes a backend of the command, or of the test server if there is
-// none. What it started must be gone at the end of the test.
+// newFixture makes a backend of the command, or of the test server if there is none.
+// At the end of the test no process that the backend started may be left.
 func newFixture(t *testing.T, opts Options, command ...string) *fixture {
 	t.Helper()
 	f := &fixture{t: t, mark: rand.Text(), logs: new(mcptest.Log)}
@@ -199,7 +199,7 @@ func newFixture(t *testing.T, opts Options, command ...string) *fixture {
 		if err := b.Close(); err != nil {
 			t.Error(err)
 		}
-		// A killed process may need a moment to vanish, if it is not our child.
+		// A killed process may need a moment to vanish if it is not a child of the test.
 		poll(t, "all processes gone", func() bool { return len(marked(f.mark)) == 0 })
 	})
 	return f

@@ -22,7 +22,7 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// A descendant that holds stdout open delays nobody, and does not survive.
+// A descendant that holds stdout open does not delay the end of a session, and does not survive it.
 func TestGrandchildHoldsStdout(t *testing.T) {
 	needLinux(t)
 	f := newFixture(t, Options{}, sh("sleep 1000 & echo bye >&2; exit 1")...)
@@ -76,7 +76,7 @@ func openFiles(t *testing.T) int {
 	return len(files)
 }
 
-// A daemon, which left the process group, ends with its session; that of
+// A daemon that has left the process group ends with its session. A daemon of
 // another session lives on.
 func TestDaemon(t *testing.T) {
 	needLinux(t)
@@ -95,8 +95,8 @@ func TestDaemon(t *testing.T) {
 	poll(t, "the other daemon gone", func() bool { return len(daemons(f.mark)) == 0 })
 }
 
-// limited returns the context of a process that may not outlive a failing test.
-// The test fails if its time runs out.
+// limited returns the context of a process that must not outlive a failing test. The
+// test fails if the context's time runs out.
 func limited(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), soon)
 	t.Cleanup(func() {
@@ -115,7 +115,7 @@ func needSetsid(t *testing.T) {
 	}
 }
 
-// daemons returns those of a test's processes that lead a session.
+// daemons returns the processes of a test that lead a session.
 func daemons(mark string) (pids []int) {
 	for _, pid := range marked(mark) {
 		if sid, _, errno := syscall.Syscall(syscall.SYS_GETSID, uintptr(pid), 0, 0); errno == 0 && int(sid) == pid {
@@ -127,8 +127,8 @@ func daemons(mark string) (pids []int) {
 
 const heldSessions = 4
 
-// hold is a process that uses the backend until it is killed. It says the tag
-// of its guard when it is ready.
+// hold is a process that uses the backend until it is killed. It writes its guard's
+// tag when it is ready.
 func hold() {
 	b, err := New(sh(`trap '' TERM; sleep 1000 & setsid sleep 1000 & wait`), nil)
 	for range heldSessions {
@@ -144,13 +144,13 @@ func hold() {
 	select {}
 }
 
-// When we are killed, the guard kills all that we started.
+// When the process that uses the backend is killed, the guard kills all processes that it started.
 func TestUserKilled(t *testing.T) {
 	needLinux(t)
 	needSetsid(t)
 	mark := rand.Text()
 	user := exec.CommandContext(limited(t), os.Args[0])
-	// A foreign tag, as if the user were some other Holdfast's child.
+	// The user of the backend has a foreign tag, as if it were the child of another Holdfast.
 	user.Env = append(os.Environ(), markVariable+"="+mark, modeVariable+"=holder", tagVariable+"=foreign.1")
 	user.Stderr = os.Stderr
 	out := mcptest.Must(user.StdoutPipe())(t)
@@ -165,7 +165,7 @@ func TestUserKilled(t *testing.T) {
 	if err != nil || bytes.Contains(environ, []byte(tagVariable)) {
 		t.Errorf("the guard's environment is %q, %v", environ, err)
 	}
-	// Ctrl-C and the like reach the guard too, if all of a control group is told.
+	// A signal to a whole process group, such as Ctrl-C, reaches the guard too.
 	guard := 0
 	mcptest.Must(fmt.Sscanf(guards[0], "/proc/%d", &guard))(t)
 	mcptest.Check(t, syscall.Kill(guard, syscall.SIGTERM))
@@ -176,8 +176,8 @@ func TestUserKilled(t *testing.T) {
 	poll(t, "the guard gone", func() bool { return len(commands(strings.TrimSpace(tag))) == 0 })
 }
 
-// commands returns the directories of the processes whose command line has the
-// text.
+// commands returns the /proc directories of the processes that have the text in
+// their command line.
 func commands(text string) (dirs []string) {
 	mcptest.Processes("cmdline", func(pid int, line []byte) {
 		if bytes.Contains(line, []byte(text)) {
@@ -187,12 +187,12 @@ func commands(text string) (dirs []string) {
 	return dirs
 }
 
-// Without grep, or with one that stops at a NUL, the guard itself looks for daemons.
-// It trusts a grep that does not, even if it finds nobody.
+// Without grep, or with a grep that stops at a NUL, the guard itself looks for
+// daemons. It trusts any other grep, even one that finds no process.
 func TestGuardGrep(t *testing.T) {
 	needLinux(t)
 	needSetsid(t)
-	const findsNobody = "#!/bin/sh\ncase $1 in -l*) exit 1 ;; esac\n" // else it searches stdin
+	const findsNobody = "#!/bin/sh\ncase $1 in -l*) exit 1 ;; esac\n" // with other options it searches stdin
 	for _, test := range []struct {
 		name, grep string
 		killed     bool
@@ -214,7 +214,7 @@ func TestGuardGrep(t *testing.T) {
 			guard := mcptest.Must(startGuard(markVariable + "=" + mark))(t)
 			closePipes(guard.stdin)
 			within(t, soon, "end of the guard", guard.exited)
-			// SIGTERM ends one that the guard has not killed: SIGKILL is pending for the others.
+			// SIGTERM ends a daemon that the guard has not killed. For the others SIGKILL is pending.
 			_ = daemon.Process.Signal(syscall.SIGTERM)
 			want := "signal: terminated"
 			if test.killed {
@@ -227,8 +227,7 @@ func TestGuardGrep(t *testing.T) {
 	}
 }
 
-// The guard kills the groups that it was told of, and not those that it was told
-// to forget.
+// The guard kills the groups that were added, but not a group that was removed.
 func TestGuardGroups(t *testing.T) {
 	guard := mcptest.Must(startGuard("nothing has this mark"))(t)
 	var groups [3]*exec.Cmd
@@ -241,7 +240,7 @@ func TestGuardGroups(t *testing.T) {
 	mcptest.Check(t, guard.write(fmt.Sprintf("- %d\n", groups[1].Process.Pid)))
 	closePipes(guard.stdin)
 	within(t, soon, "end of the guard", guard.exited)
-	if err := groups[1].Process.Signal(syscall.SIGTERM); err != nil { // it lives
+	if err := groups[1].Process.Signal(syscall.SIGTERM); err != nil { // the process is alive
 		t.Error(err)
 	}
 	for i, want := range []string{"signal: killed", "signal: terminated", "signal: killed"} {
@@ -264,7 +263,7 @@ func TestGuardKilled(t *testing.T) {
 	}
 	deliver(t, a, "echo", "{}")
 	within(t, soon, "answer", r.said)
-	// What it knows shows when it takes the end of its stdin for our death.
+	// The guard takes the end of its stdin for the user's death, and kills the groups that it knows.
 	closePipes(f.guard.running.stdin)
 	if why := within(t, soon, "Closed", r.closed); why.Error() != "server process exited: signal: killed" {
 		t.Errorf("got %q", why)

@@ -12,7 +12,7 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// After the deadline what is in the pipe is still read, and no more than that.
+// After the deadline a reader still gets the bytes that are in the pipe, and no others.
 func TestOutputAfterDeadline(t *testing.T) {
 	for name, written := range map[string]int{"nothing": 0, "little": 100, "a full pipe": pipeSize} {
 		t.Run(name, func(t *testing.T) {
@@ -32,7 +32,7 @@ func TestOutputAfterDeadline(t *testing.T) {
 	}
 }
 
-// A descendant that writes without end does not keep the reader.
+// A descendant that writes without end does not block the reader.
 func TestOutputEndless(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -96,7 +96,7 @@ func TestQueue(t *testing.T) {
 	put("larger than the queue", true)
 	put("", false)
 	next("larger than the queue")
-	put("", false) // it is being written
+	put("", false) // the line is incomplete
 	for range 100 {
 		q.mu.Lock()
 		q.size, q.writing = q.size-q.writing, 0

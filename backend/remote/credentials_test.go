@@ -19,7 +19,7 @@ import (
 )
 
 // TestOwnCredentials has a server that refuses credentials which no client can change: each client gets 502
-// without the server's challenge, and the log has one line. The client that brings its own credentials gets
+// without the server's challenge, and the log has one line. A client that sends its own credentials gets
 // the server's status and challenge.
 func TestOwnCredentials(t *testing.T) {
 	t.Parallel()
@@ -34,7 +34,7 @@ func TestOwnCredentials(t *testing.T) {
 			header http.Header
 			socket bool
 			theirs bool
-			says   string // the log; "": --upstream-header
+			says   string // the text of the log; "": --upstream-header
 		}{
 			"Authorization":     {opts: remote.Options{Header: http.Header{"Authorization": {"Bearer s3cret"}}}, body: hello},
 			"another header":    {opts: remote.Options{Header: http.Header{"X-Api-Key": {"s3cret"}}}, body: hello},
@@ -113,7 +113,7 @@ func TestOwnCredentials(t *testing.T) {
 	}
 }
 
-// tokens gives requests a token, as one of client credentials.
+// tokens adds a token to requests, like client credentials.
 type tokens struct{}
 
 func (tokens) RoundTrip(r *http.Request) (*http.Response, error) {

@@ -12,7 +12,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// instead answers with a status and a text where the server says that it does not know a session.
+// instead answers with a status and a text where the server would say that it does not know a session.
 func instead(h http.Handler, status int, text string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet || r.Header.Get("Mcp-Session-Id") == "" {
@@ -34,9 +34,9 @@ func instead(h http.Handler, status int, text string) http.Handler {
 	})
 }
 
-// A server of the go-sdk that begins anew says in some other way that it does not know the session any more. The client's
-// session goes on, and its call runs once, also where the client's own Authorization is passed on. An error of the tool
-// is no refusal of that.
+// A restarted server of the go-sdk reports in various ways that it does not know a session any more. The client's session
+// goes on, and its call runs once, also where the client's own Authorization is passed on. An error of the tool is not
+// taken for such a report.
 func TestUpstreamForgets(t *testing.T) {
 	t.Parallel()
 	for _, pass := range []bool{false, true} {

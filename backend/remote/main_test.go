@@ -25,35 +25,35 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testlong.AtOnce(8) // they wait more than they work
+	testlong.AtOnce(8) // the tests wait more than they work
 	goleak.VerifyTestMain(m)
 }
 
-// patience is how long a test waits for what must come.
+// patience is how long a test waits for an event that must come.
 const patience = time.Minute
 
-// A world is a server, which can be cut off and begin anew, and a Holdfast in front of it.
+// A world is a server, which can be cut off and replaced, and a Holdfast in front of it.
 type world struct {
 	t        *testing.T
 	url      string // of Holdfast
 	upstream string // of the server
 	runs     atomic.Int32
-	let      chan struct{} // lets the tool "slow" end
+	let      chan struct{} // ends calls of the tool "slow"
 	cut      func()        // cuts all connections to the server
-	servers  []*mcp.Server // that there were
-	release  func()        // lets all of them end
+	servers  []*mcp.Server // all servers so far
+	release  func()        // ends all calls of "slow"
 
 	mu   sync.Mutex
 	http http.Handler // the server; nil: it is away
 	seen []http.Header
 }
 
-// begin puts the server, which handler makes, behind Holdfast.
+// begin makes a server with handler, and puts it behind Holdfast.
 func begin(t *testing.T, opts *remote.Options, handler func(*mcp.Server) http.Handler) *world {
 	t.Helper()
 	w := &world{t: t, let: make(chan struct{}, 100)}
 	w.release = sync.OnceFunc(func() { close(w.let) })
-	t.Cleanup(func() { // when no Holdfast begins sessions any more: a server that was killed has some that nobody ends
+	t.Cleanup(func() { // after Holdfast has shut down: the sessions of a killed server have no client left to end them
 		for _, s := range w.servers {
 			for session := range s.Sessions() {
 				_ = session.Close()
@@ -68,7 +68,7 @@ func begin(t *testing.T, opts *remote.Options, handler func(*mcp.Server) http.Ha
 		up.Close()
 	})
 	w.cut, w.upstream = up.CloseClientConnections, up.URL
-	w.url = front(t, up.URL, opts, nil) // which is closed first
+	w.url = front(t, up.URL, opts, nil) // closed first
 	return w
 }
 
@@ -98,7 +98,7 @@ func front(t *testing.T, url string, opts *remote.Options, hopts *holdfast.Optio
 	return served
 }
 
-// ServeHTTP implements [http.Handler]: it is the network before the server.
+// ServeHTTP implements [http.Handler]. It stands for the network in front of the server.
 func (w *world) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w.mu.Lock()
 	h := w.http
@@ -233,7 +233,7 @@ func (r *reply) cut() {
 	_ = r.Body.Close()
 }
 
-// until reads to the message that is wanted.
+// until reads up to the first message that is wanted.
 func (r *reply) until(what string, wanted func(jsonrpc.Message) bool) jsonrpc.Message {
 	r.t.Helper()
 	if r.Header.Get("Content-Type") == "application/json" {

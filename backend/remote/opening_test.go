@@ -22,15 +22,15 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A dormant server does nothing at one point before it wakes up.
+// A dormant server hangs at one point until it wakes up.
 type dormant struct {
-	at    string          // "header": of any answer; "answer"; "connection"
-	awake <-chan struct{} // closed when it wakes up; nil: never
+	at    string          // "header": before any response header; "answer"; "connection"
+	awake <-chan struct{} // closed when the server wakes up; nil: never
 	over  chan struct{}   // closed at the end of the test
-	said  chan string     // over the stream of HTTP+SSE
+	said  chan string     // answers, over the stream of HTTP+SSE
 }
 
-// waits waits at a point. It is false at the end of the test.
+// waits hangs if at is the server's point. It returns false at the end of the test.
 func (d *dormant) waits(at string) bool {
 	if at != d.at {
 		return true
@@ -137,8 +137,8 @@ func (d *dormant) socket(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// A server over HTTP that hangs before it has begun is waited for 60 s, wherever it hangs and whatever the era of the client is:
-// then the client is told so. One that comes at 59 s serves. Nothing of either is left when its conversation has ended.
+// Holdfast waits 60 s for a server over HTTP that hangs before it has begun, at whichever point and in each of the client's eras. Then the
+// client gets an error. A server that comes after 59 s serves. When its conversation has ended, no goroutine or connection of it is left.
 func TestOpeningBounded(t *testing.T) {
 	t.Parallel()
 	ways := []struct {

@@ -13,9 +13,9 @@ import (
 	"holdfast/internal/protocol"
 )
 
-// TestRefusedLater has the token of a client expire in the middle of a session: whatever the client asks
-// for then, it gets the status and the challenge of the server, and makes the same request again with
-// another token. The tool runs once.
+// TestRefusedLater has the token of a client expire in the middle of a session. Each kind of request
+// then gets the server's status and challenge, and the client sends it again with another token. The
+// tool runs once.
 func TestRefusedLater(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{http.StatusUnauthorized, http.StatusForbidden} {

@@ -20,7 +20,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// servers are those that Holdfast stands in front of, from old to new.
+// servers are the kinds of servers that Holdfast stands in front of, from old to new.
 var servers = map[string]func(*mcp.Server) http.Handler{
 	"HTTP+SSE 2024-11-05": func(s *mcp.Server) http.Handler {
 		return mcp.NewSSEHandler(func(*http.Request) *mcp.Server { return s }, nil)
@@ -40,7 +40,7 @@ var servers = map[string]func(*mcp.Server) http.Handler{
 	},
 }
 
-// All messages go through, both ways, whatever the server is.
+// All messages go through, both ways, with each kind of server.
 func TestServers(t *testing.T) {
 	t.Parallel()
 	for name, handler := range servers {
@@ -53,7 +53,7 @@ func TestServers(t *testing.T) {
 				}
 				return h
 			})
-			asks := name != "no sessions" && name != "JSON" // others can
+			asks := name != "no sessions" && name != "JSON" // the other kinds can send requests
 			told := make(chan float64, 10)
 			network := http.DefaultTransport.(*http.Transport).Clone()
 			defer network.CloseIdleConnections()
@@ -74,7 +74,7 @@ func TestServers(t *testing.T) {
 			}
 			for i := range 3 {
 				if name == "JSON" {
-					break // which has no place for progress
+					break // without streams there is no progress
 				}
 				if got := <-told; got != float64(i+1) {
 					t.Errorf("progress %v, want %d", got, i+1)
@@ -96,7 +96,7 @@ func TestServers(t *testing.T) {
 	}
 }
 
-// A client that is cut gets what it has missed, although its server keeps nothing.
+// A client that is cut off gets the messages that it has missed, although its server keeps none.
 func TestClientCut(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"no event store", "HTTP+SSE 2024-11-05"} {
@@ -120,8 +120,8 @@ func TestClientCut(t *testing.T) {
 	}
 }
 
-// A server that is killed in mid-call takes the call's outcome with it. The session goes on
-// in a new one of the server that takes its place.
+// When a server is killed in mid-call, the call's outcome is unknown. The session goes on
+// in a new session of the next server.
 func TestServerKilled(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"no event store", "event store", "HTTP+SSE 2024-11-05"} {
@@ -146,7 +146,7 @@ func TestServerKilled(t *testing.T) {
 	}
 }
 
-// A session that the server has forgotten begins anew, and the call that found out runs once.
+// A session that the server has forgotten begins anew, and the call that discovers this runs once.
 func TestSessionLost(t *testing.T) {
 	t.Parallel()
 	w := begin(t, nil, streamable)
@@ -158,7 +158,7 @@ func TestSessionLost(t *testing.T) {
 	}
 }
 
-// A call waits for a server that is away, and runs once when it is back.
+// A call waits for a server that is away, and runs once when the server is back.
 func TestServerAway(t *testing.T) {
 	t.Parallel()
 	w := begin(t, nil, streamable)
@@ -178,7 +178,7 @@ func TestServerAway(t *testing.T) {
 	}
 }
 
-// What the server asks in a call goes to the client on the stream of this call.
+// A request that the server makes in a call goes to the client on the stream of this call.
 func TestAskedInItsCall(t *testing.T) {
 	t.Parallel()
 	w := begin(t, nil, streamable)
@@ -231,7 +231,7 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// The end of a session is the end of the one at the server.
+// The end of a client's session ends the session at the server.
 func TestEnd(t *testing.T) {
 	t.Parallel()
 	ended := make(chan string, 1)
@@ -251,7 +251,7 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// An id that a server in JavaScript would change comes back as it was.
+// An id that a server in JavaScript would change comes back unchanged.
 func TestIDs(t *testing.T) {
 	t.Parallel()
 	w := begin(t, nil, func(*mcp.Server) http.Handler {
@@ -261,7 +261,7 @@ func TestIDs(t *testing.T) {
 				w.WriteHeader(http.StatusMethodNotAllowed)
 				return
 			}
-			var m map[string]any // where numbers are float64
+			var m map[string]any // numbers are float64
 			if json.Unmarshal(body, &m) != nil || m["id"] == nil {
 				w.WriteHeader(http.StatusAccepted)
 				return
@@ -279,7 +279,7 @@ func TestIDs(t *testing.T) {
 	}
 }
 
-// Holdfast is the client that resumes at the server, whatever its own client can do.
+// The server gets Holdfast's own capability to resume requests in place of the client's.
 func TestCapabilities(t *testing.T) {
 	t.Parallel()
 	bodies := make(chan []byte, 100)
@@ -303,7 +303,7 @@ func TestCapabilities(t *testing.T) {
 	}
 }
 
-// A server that wants authorization says so to the client, at its first request.
+// When a server requires authorization, the client gets the challenge at its first request.
 func TestUnauthorized(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{http.StatusUnauthorized, http.StatusForbidden} {
@@ -329,8 +329,8 @@ func TestUnauthorized(t *testing.T) {
 	}
 }
 
-// The client's token goes to the server only if that is wanted: that of each message. When
-// the server refuses it later, the client is told.
+// The client's token goes to the server only with PassAuthorization, and each message
+// carries its own. When the server refuses the token later, the client gets the refusal.
 func TestAuthorization(t *testing.T) {
 	t.Parallel()
 	for _, pass := range []bool{false, true} {
@@ -373,7 +373,7 @@ func TestAuthorization(t *testing.T) {
 	}
 }
 
-// A wrong URL is the error of each session.
+// A wrong URL is an error in each session.
 func TestWrongURL(t *testing.T) {
 	t.Parallel()
 	url := front(t, "ftp://secret@example.com", nil, nil)

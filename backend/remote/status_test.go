@@ -19,7 +19,7 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// atLeast returns the lines about the server of a level and above it.
+// atLeast returns the lines about the server at a level or above.
 func atLeast(level slog.Level, log *mcptest.Log) (all []string) {
 	for _, line := range log.Lines("upstream") {
 		for _, is := range []slog.Level{slog.LevelInfo, slog.LevelWarn, slog.LevelError} {
@@ -31,9 +31,9 @@ func atLeast(level slog.Level, log *mcptest.Log) (all []string) {
 	return all
 }
 
-// TestErrorStatus has a server answer with an error status for a moment: to all requests, or to calls while it answers
-// what else is asked, such as initialize and pings. There is one WARN with the status and how many requests it concerned, and one
-// INFO, and no line that says it has lost sessions.
+// TestErrorStatus has a server answer with an error status for a moment: to all requests, or to calls alone while it answers
+// other requests, such as initialize and pings. There is one WARN with the status and the number of requests, one INFO, and no
+// line about lost sessions.
 func TestErrorStatus(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{429, 500, 502, 503, 504, 520} {

@@ -19,8 +19,8 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// A gate is a network where the server cannot be reached with "narrow" in a message, until "broad" was
-// sent. It keeps with which Authorization each came.
+// A gate is a network where messages with "narrow" do not reach the server until one with "broad" was
+// sent. It keeps the Authorization of each message.
 type gate struct {
 	inner *http.Transport
 
@@ -53,8 +53,8 @@ func (g *gate) RoundTrip(r *http.Request) (*http.Response, error) {
 	return g.inner.RoundTrip(r)
 }
 
-// Two clients of one principal share a session at the server, or at Holdfast too. A call of one that
-// is sent again, after one of the other, has its own Authorization.
+// Two clients of one principal share a session at the server, and in the legacy era also at Holdfast.
+// When a call of one client is sent again after a call of the other, it has its own Authorization.
 func TestAuthorizationOfEach(t *testing.T) {
 	t.Parallel()
 	for _, server := range []string{"HTTP+SSE 2024-11-05", "no event store", "no sessions"} {
@@ -106,7 +106,7 @@ func TestAuthorizationOfEach(t *testing.T) {
 	}
 }
 
-// times is how often the message of who has come.
+// times returns how many messages that contain who have come.
 func (g *gate) times(who string) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -114,7 +114,7 @@ func (g *gate) times(who string) int {
 }
 
 // Over a WebSocket to the server, messages carry no Authorization: modern clients of one principal share
-// a conversation only if they have the same.
+// a conversation only if they send the same Authorization.
 func TestAuthorizationOfWebSocket(t *testing.T) {
 	t.Parallel()
 	var inner *holdfast.Handler

@@ -101,7 +101,7 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// A tool may ask its client, several times and several tools at once.
+// A tool may send requests to its client, several times, and several tools may do so concurrently.
 func TestAsking(t *testing.T) {
 	t.Parallel()
 	server := newServer(nil, map[string]mcp.ToolHandler{
@@ -176,13 +176,13 @@ func TestLogging(t *testing.T) {
 	}
 }
 
-// What a server says to nobody in particular while nobody listens is kept.
+// A message that belongs to no call is kept while no client listens.
 func TestUnheard(t *testing.T) {
 	t.Parallel()
 	server := newServer(&mcp.ServerOptions{
 		InitializedHandler: func(ctx context.Context, req *mcp.InitializedRequest) {
 			ctx = context.WithoutCancel(ctx)
-			go func() { // asked while nobody listens, answered when somebody does
+			go func() { // the request is made while no client listens, and answered later
 				roots, err := req.Session.ListRoots(ctx, nil)
 				if err != nil || len(roots.Roots) != 1 {
 					t.Errorf("roots: %+v and %v", roots, err)
@@ -197,7 +197,7 @@ func TestUnheard(t *testing.T) {
 	id := post(t, url, "", strings.Replace(initialize, `"capabilities":{}`, `"capabilities":{"roots":{}}`, 1)).session
 	post(t, url, id, `{"jsonrpc":"2.0","id":1,"method":"logging/setLevel","params":{"level":"debug"}}`)
 	post(t, url, id, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
-	post(t, url, id, `{"jsonrpc":"2.0","id":2,"method":"ping"}`) // initialized has been seen
+	post(t, url, id, `{"jsonrpc":"2.0","id":2,"method":"ping"}`) // the server has handled initialized
 	server.AddTool(&mcp.Tool{Name: "new", InputSchema: json.RawMessage(`{"type":"object"}`)}, echo)
 
 	listen := func() *mcptest.Stream {
@@ -214,14 +214,14 @@ func TestUnheard(t *testing.T) {
 	}
 	first := listen()
 	told := map[string]jsonrpc.Message{}
-	for range 2 { // in whatever order
+	for range 2 { // in any order
 		m := next(first)
 		told[m.Method] = m
 	}
 	if _, ok := told["notifications/tools/list_changed"]; !ok || told["roots/list"].ID == nil {
 		t.Fatalf("got %v", told)
 	}
-	second := listen() // which takes over
+	second := listen() // takes the stream over
 	if ev, err := first.Next(); !errors.Is(err, io.EOF) {
 		t.Errorf("the first goes on: %+v and %v", ev, err)
 	}
@@ -232,7 +232,7 @@ func TestUnheard(t *testing.T) {
 	}
 }
 
-// A client that listens hears what it has subscribed to, and of what changes.
+// A client that listens gets updates of resources that it has subscribed to, and notifications of changed lists.
 func TestSubscribe(t *testing.T) {
 	t.Parallel()
 	updated, changed := newHeard(), newHeard()
@@ -277,12 +277,12 @@ func TestSubscribe(t *testing.T) {
 	}
 }
 
-// What a call says goes to its own stream, however many run at a time, and
-// whether it is of a tool or of something else.
+// Messages of a call go to its own stream, however many calls run at a time, for
+// tools and for other methods.
 func TestCallsKeepTheirStreams(t *testing.T) {
 	t.Parallel()
 	const calls, steps = 6, 20
-	var all sync.WaitGroup // the calls take turns
+	var all sync.WaitGroup // all calls run at the same time
 	all.Add(calls)
 	server := newServer(nil, map[string]mcp.ToolHandler{
 		"count": func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {

@@ -13,8 +13,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A conversation that has ended leaves nothing behind, and nothing that is still
-// delivered to it does.
+// A conversation that has ended leaves no state in the backend, also if messages are
+// still delivered to it.
 func TestCloseLeavesNothing(t *testing.T) {
 	t.Parallel()
 	server := mcp.NewServer(&mcp.Implementation{Name: "t", Version: "1"}, nil)
@@ -36,7 +36,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 			t.Error(err)
 		}
 		refused := 0
-		for range 40 { // more than are queued for a reader that has gone
+		for range 40 { // more than the queue of the ended conversation holds
 			for _, text := range []string{
 				`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"x"}}`,
 				`{"jsonrpc":"2.0","id":3,"method":"ping"}`,

@@ -22,13 +22,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A heard is what a server said, and which call it said it about.
+// A heard is a message from a server, with the call that it belongs to.
 type heard struct {
 	call backend.Call
 	jsonrpc.Message
 }
 
-// sink takes what a server says.
+// sink receives the messages of a server.
 type sink chan heard
 
 func (s sink) Emit(c backend.Call, m jsonrpc.Message) { s <- heard{c, m} }
@@ -42,7 +42,7 @@ type client struct {
 	sink
 }
 
-// open begins a session, as far as the answer to initialize.
+// open begins a session, and returns after the answer to initialize.
 func open(t *testing.T, server *mcp.Server) *client {
 	c := &client{t: t, sink: make(sink, 100)}
 	r := httptest.NewRequest(http.MethodPost, "/", nil)
@@ -67,7 +67,7 @@ func open(t *testing.T, server *mcp.Server) *client {
 
 const initialized = `{"jsonrpc":"2.0","method":"notifications/initialized"}`
 
-// initialized ends the opening, and waits until the server has seen that.
+// initialized ends the handshake, and waits until the server has handled the notification.
 func (c *client) initialized() {
 	c.send(nil, initialized)
 	c.send(nil, `{"jsonrpc":"2.0","id":"p","method":"ping"}`)
@@ -114,8 +114,8 @@ func serverWith(o *mcp.ServerOptions, tools map[string]handler) *mcp.Server {
 	return s
 }
 
-// Both ways to a handler give it the same and are answered with the same. A
-// member of params that nobody knows takes a call out of the direct way.
+// A handler gets the same request on the direct way and through the SDK, and the
+// answers are the same. An unknown member of params takes a call off the direct way.
 func TestBothWaysAreOne(t *testing.T) {
 	s := serverWith(nil, map[string]handler{
 		"echo": func(_ context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
@@ -159,7 +159,7 @@ func TestBothWaysAreOne(t *testing.T) {
 			t.Errorf("%s:\n directly %s\n   else   %s", params, direct.Raw, around.Raw)
 		}
 	}
-	// The SDK does not answer this at all.
+	// The SDK does not answer this call at all.
 	c.send(nil, toolCall(1, `{"name":"no JSON"}`))
 	if m := c.next(); m.Error == nil {
 		t.Errorf("what cannot be encoded is answered with %s", m.Raw)
@@ -194,7 +194,7 @@ func TestPlainCall(t *testing.T) {
 	}
 }
 
-// A middleware that is added while sessions are open sees calls from then on.
+// Calls go through a middleware that is added while sessions are open, from then on.
 func TestMiddlewareIsNeverPassedBy(t *testing.T) {
 	s := serverWith(nil, map[string]handler{
 		"echo": func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) { return text("echo"), nil },
@@ -217,12 +217,12 @@ func TestMiddlewareIsNeverPassedBy(t *testing.T) {
 	}
 }
 
-// fakeCall is a call of which only the identity counts.
+// fakeCall is a call that only its identity distinguishes.
 type fakeCall struct{ _ byte }
 
 func (*fakeCall) Disconnect(time.Duration) {}
 
-// What a handler says goes to its call, and what it asks is answered.
+// A handler's notifications go to its call, and its requests are answered.
 func TestHandlerSpeaksAboutItsCall(t *testing.T) {
 	s := serverWith(nil, map[string]handler{
 		"talk": func(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
@@ -281,7 +281,7 @@ func TestCallWaitsForNotification(t *testing.T) {
 	}
 }
 
-// Cancelling a call, or closing the session, ends its handler's context.
+// When a call is cancelled, or its session closed, the handler's context ends.
 func TestDirectCallIsCancelled(t *testing.T) {
 	began := make(chan struct{})
 	s := serverWith(nil, map[string]handler{
@@ -301,7 +301,7 @@ func TestDirectCallIsCancelled(t *testing.T) {
 	}
 	c.send(nil, toolCall(2, `{"name":"wait"}`))
 	<-began
-	if err := c.conn.Close(); err != nil { // waits for the handler
+	if err := c.conn.Close(); err != nil { // waits for the handler's end
 		t.Error(err)
 	}
 	select {

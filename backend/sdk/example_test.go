@@ -25,7 +25,7 @@ func (c *counting) Open(ctx context.Context, start backend.Start, sink backend.S
 	return c.Backend.Open(ctx, start, sink)
 }
 
-// The backend for go-sdk servers can be wrapped in one's own.
+// Wrap the backend for go-sdk servers in another backend.
 func ExampleNew() {
 	server := mcp.NewServer(&mcp.Implementation{Name: "greeter", Version: "1.0.0"}, nil)
 	b := &counting{Backend: sdk.New(func(*http.Request) *mcp.Server { return server })}

@@ -20,11 +20,11 @@ import (
 	"holdfast/internal/sse"
 )
 
-// patience is how long a test waits for what must come.
+// patience is how long a test waits for an event that must come.
 const patience = time.Minute
 
-// serve puts a server behind Holdfast, on a real socket, within what wrap makes
-// of it, and returns its URL.
+// serve puts a server behind Holdfast, in the handler that wrap returns, on a real
+// socket, and returns the URL.
 func serve(t *testing.T, server *mcp.Server, wrap func(http.Handler) http.Handler) string {
 	t.Helper()
 	return serveFunc(t, func(*http.Request) *mcp.Server { return server }, wrap)
@@ -54,7 +54,7 @@ func serveFunc(t *testing.T, getServer func(*http.Request) *mcp.Server, wrap fun
 	return ts.URL
 }
 
-// wire is the network as a client sees it.
+// wire is the network of a client.
 type wire struct {
 	http.RoundTripper
 	bearer string
@@ -103,7 +103,7 @@ func connect(t *testing.T, url string, w *wire, o *mcp.ClientOptions) *mcp.Clien
 	return cs
 }
 
-// newServer returns a server whose tools are the functions given.
+// newServer returns a server with the given functions as tools.
 func newServer(o *mcp.ServerOptions, tools map[string]mcp.ToolHandler) *mcp.Server {
 	s := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, o)
 	for name, handler := range tools {
@@ -116,7 +116,7 @@ func say(format string, args ...any) (*mcp.CallToolResult, error) {
 	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: fmt.Sprintf(format, args...)}}}, nil
 }
 
-// call calls a tool, and returns what it says.
+// call calls a tool, and returns the text of its result.
 func call(t *testing.T, cs *mcp.ClientSession, tool string, args map[string]any) (string, error) {
 	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), patience)
@@ -139,7 +139,7 @@ func call(t *testing.T, cs *mcp.ClientSession, tool string, args map[string]any)
 	return text, nil
 }
 
-// must calls a tool that has to say what is wanted.
+// must calls a tool, and fails the test if the result is not the wanted text.
 func must(t *testing.T, cs *mcp.ClientSession, tool string, args map[string]any, want string) {
 	t.Helper()
 	if got, err := call(t, cs, tool, args); err != nil || got != want {
@@ -147,7 +147,7 @@ func must(t *testing.T, cs *mcp.ClientSession, tool string, args map[string]any,
 	}
 }
 
-// heard collects what a client's handlers are told.
+// heard collects the calls of a client's handlers.
 type heard struct {
 	mu   sync.Mutex
 	all  []string
@@ -166,7 +166,7 @@ func (h *heard) add(format string, args ...any) {
 	}
 }
 
-// wait waits until n things were heard, and returns them.
+// wait waits until handlers were called n times, and returns the texts.
 func (h *heard) wait(t *testing.T, n int) []string {
 	t.Helper()
 	timeout := time.After(patience)
@@ -185,7 +185,7 @@ func (h *heard) wait(t *testing.T, n int) []string {
 	}
 }
 
-// reply is what a client without an SDK gets.
+// reply is the answer to a client without an SDK.
 type reply struct {
 	status  int
 	session string

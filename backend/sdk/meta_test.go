@@ -8,7 +8,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// TestMetaOf holds what is read of a _meta against what package json reads, twice, as values are kept.
+// TestMetaOf compares how a _meta is read with package json, twice, as values are cached.
 func TestMetaOf(t *testing.T) {
 	const version = `"io.modelcontextprotocol/protocolVersion":"2026-07-28"`
 	for _, raw := range []string{
@@ -37,7 +37,7 @@ func TestMetaOf(t *testing.T) {
 	}
 }
 
-// TestMetaOfIsCheap guards the allocations of a _meta that differs from call to call in a text only.
+// TestMetaOfIsCheap bounds the allocations for a _meta that differs from call to call in one text only.
 func TestMetaOfIsCheap(t *testing.T) {
 	m := &modern{}
 	raw := []byte(`{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"x","version":"1"},` +
@@ -50,7 +50,7 @@ func TestMetaOfIsCheap(t *testing.T) {
 			t.Fatal("not plain")
 		}
 	})
-	if got > 6 { // the map, its room, the text and its place in the map
+	if got > 6 { // the map, its buckets, the text and the interface in the map
 		t.Errorf("%v allocations", got)
 	}
 }

@@ -53,7 +53,7 @@ func TestCancel(t *testing.T) {
 	must(t, cs, "echo", map[string]any{"Text": "after it"}, "after it")
 }
 
-// A tool ends its client's connection, and the client comes back for the rest.
+// A tool closes its client's connection, and the client comes back for the remaining events.
 func TestCloseSSEStream(t *testing.T) {
 	t.Parallel()
 	w := &wire{back: make(chan struct{})}
@@ -93,7 +93,7 @@ func TestCloseSSEStream(t *testing.T) {
 	}
 }
 
-// getServer chooses by the request, and refuses with nil.
+// getServer selects the server by the request, and refuses a request with nil.
 func TestGetServer(t *testing.T) {
 	t.Parallel()
 	one := newServer(nil, map[string]mcp.ToolHandler{"one": echo})
@@ -108,7 +108,7 @@ func TestGetServer(t *testing.T) {
 	}
 }
 
-// A tool sees who calls, by the go-sdk's own middleware, with each call.
+// A tool sees the caller's token, which the go-sdk's own middleware verifies, in each call.
 func TestAuth(t *testing.T) {
 	t.Parallel()
 	verify := func(_ context.Context, token string, _ *http.Request) (*auth.TokenInfo, error) {
@@ -168,11 +168,11 @@ func TestPanic(t *testing.T) {
 	must(t, cs, "echo", map[string]any{"Text": "a"}, "a")
 }
 
-// A server that closes a session waits for what runs in it, as the SDK has it,
-// and leaves the others alone.
+// A server that closes a session waits for the calls in it, as in the SDK, and
+// leaves other sessions alone.
 func TestServerCloses(t *testing.T) {
 	t.Parallel()
-	for _, what := range []string{"tool", "prompt"} { // which goes directly, and the SDK's way
+	for _, what := range []string{"tool", "prompt"} { // a tool runs directly, a prompt through the SDK
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			entered, release := make(chan struct{}), make(chan struct{})
@@ -211,7 +211,7 @@ func TestServerCloses(t *testing.T) {
 			}
 			must(t, other, "echo", map[string]any{"Text": "b"}, "b")
 			close(release)
-			// The SDK drops what its own handlers return after Close.
+			// The SDK drops the results of its own handlers after Close.
 			err := <-ended
 			if what == "tool" && err != nil || err != nil && !strings.Contains(err.Error(), "the server closed the session") {
 				t.Errorf("got %v", err)

@@ -8,7 +8,7 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// Results that are texts are written as the SDK and package json write them, in both eras.
+// Results that consist of texts are encoded as the SDK and package json encode them, in both eras.
 func TestTextsAreWrittenAsTheSDKWritesThem(t *testing.T) {
 	info := []byte(`{"name":"test","version":"1"}`)
 	m := &modern{}
@@ -30,7 +30,7 @@ func TestTextsAreWrittenAsTheSDKWritesThem(t *testing.T) {
 		for _, c := range []*conn{{}, {modern: m}} {
 			text := mcptest.Must(encode(r))(t)
 			if c.modern != nil {
-				// What the texts say must not lead complete another way.
+				// A text that looks like a member of the result must not change how a modern result is completed.
 				head := `{"resultType":"complete","_meta":{"io.modelcontextprotocol/serverInfo":` + string(info) + `},`
 				text = []byte(head + string(text[1:]))
 			}

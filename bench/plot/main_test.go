@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// The picture in the README is that of the figures beside it.
+// The picture in the README shows the figures of the table beside it.
 func TestUpToDate(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join("..", "results")

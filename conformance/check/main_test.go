@@ -54,7 +54,7 @@ func TestJudgeClient(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name, wantErr  string
-		stdout, stderr string // of the scenario in a directory of directories
+		stdout, stderr string // of the scenario in a nested directory
 		checks         string
 	}{
 		{name: "all there", stdout: done, checks: "[" + pass + "]"},
@@ -92,7 +92,7 @@ func TestJudgeClient(t *testing.T) {
 	})
 }
 
-// leave writes what the suite leaves behind of a scenario.
+// leave writes the files that the suite leaves for a scenario.
 func leave(t *testing.T, dir, scenario string, files map[string]string) {
 	t.Helper()
 	sub := filepath.Join(dir, scenario)
@@ -106,7 +106,7 @@ func leave(t *testing.T, dir, scenario string, files map[string]string) {
 	}
 }
 
-// expect judges dir as results for 2025-06-18, and returns what was printed.
+// expect judges dir as results for 2025-06-18, and returns the printed text.
 func expect(t *testing.T, side, dir, wantErr string) string {
 	t.Helper()
 	var out bytes.Buffer

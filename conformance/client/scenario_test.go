@@ -15,9 +15,9 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// The suite itself needs Node and runs in CI (conformance/run.sh). This says on
-// a clean clone that each scenario works against an official server, and that a
-// client which is answered something else does not call it done.
+// The suite itself needs Node and runs in CI (conformance/run.sh). This test shows
+// on a clean clone that each scenario works against an official server, and that a
+// client which gets a wrong answer does not report success.
 func TestScenarios(t *testing.T) {
 	t.Parallel()
 	const revision = "2025-11-25"
@@ -64,8 +64,8 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// newServer returns a server with the tools of the suite's servers. A wrong one
-// answers nothing of what is wanted.
+// newServer returns a server with the tools of the suite's servers. If wrong, it
+// answers every call with another text.
 func newServer(wrong bool) *mcp.Server {
 	s := mcp.NewServer(&mcp.Implementation{Name: "suite", Version: "1"}, nil)
 	add := func(name string, answer func(context.Context, *mcp.CallToolRequest) (string, error)) {

@@ -14,9 +14,9 @@ import (
 	"holdfast"
 )
 
-// The suite itself needs Node and runs in CI (conformance/run.sh). This says on
-// a clean clone that the fixture is all there, and that the official client gets
-// at it through our handler.
+// The suite itself needs Node and runs in CI (conformance/run.sh). This test shows
+// on a clean clone that the fixture is complete, and that the official client
+// reaches it through Holdfast's handler.
 func TestFixture(t *testing.T) {
 	ctx := t.Context()
 	fixture := newServer()
@@ -77,7 +77,7 @@ func TestFixture(t *testing.T) {
 	}
 }
 
-// fillIn accepts a form, with something in each required field.
+// fillIn accepts a form, with a value in each required field.
 func fillIn(_ context.Context, req *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
 	var form struct {
 		Properties map[string]struct {
@@ -101,7 +101,7 @@ func fillIn(_ context.Context, req *mcp.ElicitRequest) (*mcp.ElicitResult, error
 	return &mcp.ElicitResult{Action: "accept", Content: filled}, err
 }
 
-// checkSchema wants every keyword back as it was written.
+// checkSchema checks that every keyword comes back as it was written.
 func checkSchema(t *testing.T, got any) {
 	var want any
 	if err := json.Unmarshal([]byte(schema202012), &want); err != nil {

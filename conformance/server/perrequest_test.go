@@ -12,7 +12,7 @@ import (
 	"holdfast"
 )
 
-// A modern request of a fixture's tool, as a client without the SDK makes it.
+// A client without the SDK can make a modern request of a fixture's tool.
 func TestPerRequest(t *testing.T) {
 	fixture := newServer()
 	handler := holdfast.NewHandler(func(*http.Request) *mcp.Server { return fixture }, options())

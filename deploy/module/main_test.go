@@ -31,7 +31,7 @@ func write(t *testing.T, files map[string]string) (dir string) {
 	return dir
 }
 
-// Each file has what it is to become beside it.
+// Each file has its wanted text after the renaming beside it.
 func TestRename(t *testing.T) {
 	t.Parallel()
 	const to = "github.com/acme/old-one"
@@ -68,7 +68,7 @@ func TestRename(t *testing.T) {
 			t.Errorf("%s is said to be changed: %v", name, changed)
 		}
 	}
-	// From an address to another one.
+	// From one address to another.
 	if err := rename(io.Discard, dir, "example.org/b/v2"); err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func TestWrongPath(t *testing.T) {
 	}
 }
 
-// Under another path this repository has all packages, and they compile.
+// Renamed to another path, this repository has all packages, and they compile.
 func TestThisRepository(t *testing.T) {
 	t.Parallel()
 	testlong.Only(t, "it compiles under another path")

@@ -82,7 +82,7 @@ func dist(t *testing.T, version string) string {
 	return dir
 }
 
-// macho64 is the head of a program for macOS without anything in it.
+// macho64 returns the header of an empty program for macOS.
 func macho64(arch string) string {
 	head := binary.LittleEndian.AppendUint32(nil, macho.Magic64)
 	cpu := macho.CpuAmd64
@@ -95,7 +95,7 @@ func macho64(arch string) string {
 	return string(head)
 }
 
-// The bundle has a program for each system, that for macOS with both processors, and its manifest names them.
+// The bundle has a program for each system (that for macOS runs on both processors), and its manifest names them.
 func TestMCPB(t *testing.T) {
 	t.Parallel()
 	data := packed(t, dist(t, "1.2.3"))["holdfast-1.2.3.mcpb"]
@@ -281,11 +281,11 @@ func TestWheels(t *testing.T) {
 	}
 }
 
-// The same programs give the same packages, whenever their archives were made.
+// The same programs give the same packages, at whatever time their archives were made.
 func TestReproducible(t *testing.T) {
 	t.Parallel()
 	a, b := packed(t, dist(t, "0.1.0")), packed(t, dist(t, "0.1.0"))
-	if len(a) != 2*len(platforms)+2 { // two each, that of npm with the name, and the bundle
+	if len(a) != 2*len(platforms)+2 { // two per platform, npm's package with the name, and the bundle
 		t.Errorf("packages %q", slices.Sorted(maps.Keys(a)))
 	}
 	for name, data := range a {
@@ -306,7 +306,7 @@ func TestPythonVersion(t *testing.T) {
 	}
 }
 
-// What is wrong with a release is said, and nothing is packed.
+// A wrong release is an error that says what is wrong, and no package is made.
 func TestWrongRelease(t *testing.T) {
 	t.Parallel()
 	linux := "holdfast_1.2.3_linux_amd64.tar.gz"
@@ -344,7 +344,7 @@ func TestWrongRelease(t *testing.T) {
 	}
 }
 
-// installed puts packages of npm where npm puts them, and returns the shim.
+// installed puts npm packages into the directories that npm uses, and returns the shim.
 func installed(t *testing.T, all map[string][]byte, names ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -362,7 +362,7 @@ func installed(t *testing.T, all map[string][]byte, names ...string) string {
 	return filepath.Join(dir, "node_modules", "holdfast", "bin", "holdfast.js")
 }
 
-// The shim passes arguments and the exit code on, or says what is missing.
+// The shim passes on arguments and the exit code, or says which package or program is missing.
 func TestShim(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("node"); err != nil || runtime.GOOS == "windows" {
@@ -399,7 +399,7 @@ func TestShim(t *testing.T) {
 	if out, code := node(whole, "-r", other); code != 1 || !strings.Contains(out, "no program for "+platforms[i].nodeOS+" mips") || !strings.Contains(out, "darwin arm64") || strings.Count(out, "\n") != 1 {
 		t.Errorf("another platform: %d, %q", code, out)
 	}
-	// A tool that unpacks without modes.
+	// Some tools unpack files without their modes.
 	if err := os.Chmod(filepath.Join(filepath.Dir(whole), "..", "..", here, "bin", "holdfast"), 0o644); err != nil { //nolint:gosec // what is tested
 		t.Fatal(err)
 	}

@@ -1,5 +1,5 @@
-// Package file has the engine of URLs like file:DIR, a directory of this machine: import it for its effect, and give the URL to
-// [engine.Open]. It links a NATS server.
+// Package file registers the engine of URLs like file:DIR, a directory of this machine. Import the package for its side effect,
+// and pass the URL to [engine.Open]. The package links a NATS server.
 //
 //	import _ "holdfast/engine/file"
 package file

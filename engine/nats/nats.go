@@ -1,5 +1,5 @@
-// Package nats has the engine of URLs like nats://HOST and tls://HOST, a NATS JetStream cluster: import it for its effect, and give the
-// URL to [engine.Open].
+// Package nats registers the engine of URLs like nats://HOST and tls://HOST, a NATS JetStream cluster. Import the package for its side
+// effect, and pass the URL to [engine.Open].
 //
 //	import _ "holdfast/engine/nats"
 package nats

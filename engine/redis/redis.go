@@ -1,5 +1,5 @@
-// Package redis has the engine of URLs like redis://HOST, rediss:, redis+sentinel: and redis+cluster:, which is Redis or Valkey: import it
-// for its effect, and give the URL to [engine.Open].
+// Package redis registers the engine of URLs like redis://HOST, rediss:, redis+sentinel: and redis+cluster:, which is Redis or Valkey.
+// Import the package for its side effect, and pass the URL to [engine.Open].
 //
 //	import _ "holdfast/engine/redis"
 package redis

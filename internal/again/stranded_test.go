@@ -9,7 +9,7 @@ import (
 	"holdfast/internal/reading"
 )
 
-// Of more stranded calls than a node knows the oldest is forgotten, and of their answers no more is kept than may be.
+// A node remembers at most mostStranded stranded calls, and at most mostStrandedBytes of their answers: the oldest are forgotten.
 func TestManyStranded(t *testing.T) {
 	t.Parallel()
 	key := func(i int) (k likeness.Keys) {
@@ -44,7 +44,7 @@ func TestManyStranded(t *testing.T) {
 	}
 }
 
-// A place is a session in which nothing is in flight.
+// A place is a session without calls in flight.
 type place struct {
 	Session
 	streams reading.Streams
@@ -58,7 +58,7 @@ func (p *place) Places() (talk, client likeness.Digest) {
 	return likeness.Digest{1}, likeness.Digest{2}
 }
 
-// A request that did not begin is not stranded by who notices late that its client has left.
+// A request that did not begin is not stranded by a goroutine that notices late that the client has left.
 func TestStrandedLate(t *testing.T) {
 	t.Parallel()
 	all, s, like := New(Options{Keep: time.Hour}), &place{}, likeness.Likeness{Asked: likeness.Digest{1}}

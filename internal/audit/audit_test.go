@@ -27,7 +27,7 @@ type paper struct {
 	text    bytes.Buffer
 	flushed int
 	err     error
-	hold    chan struct{} // what Handle waits for; nil: nothing
+	hold    chan struct{} // Handle waits for it; nil: Handle does not wait
 }
 
 func newPaper() *paper {
@@ -55,7 +55,7 @@ func (p *paper) Flush() error {
 	return nil
 }
 
-// lines returns what was written.
+// lines returns the lines that were written.
 func (p *paper) lines(t *testing.T) (all []map[string]any) {
 	t.Helper()
 	for text := range strings.Lines(p.text.String()) {
@@ -125,7 +125,7 @@ func TestLine(t *testing.T) {
 	}
 }
 
-// linePaper takes lines.
+// linePaper is a handler that takes encoded lines.
 type linePaper struct {
 	*paper
 	pages int
@@ -139,7 +139,7 @@ func (p *linePaper) WriteLines(lines []byte) error {
 	return p.err
 }
 
-// A handler that takes lines is given those of many calls at once, and what it does not take is counted.
+// A handler that takes lines gets the lines of many calls at once. Lines that it refuses are counted.
 func TestLines(t *testing.T) {
 	t.Parallel()
 	p := &linePaper{paper: newPaper()}
@@ -187,7 +187,7 @@ func TestLongArguments(t *testing.T) {
 	}
 }
 
-// No call waits for its line: what does not fit is lost, counted, and told to the operator.
+// No call waits for its line: a line beyond the bound is lost, counted, and reported to the operator.
 func TestLost(t *testing.T) {
 	t.Parallel()
 	p := newPaper()
@@ -202,7 +202,7 @@ func TestLost(t *testing.T) {
 		}
 	}
 	end(1)
-	for deadline := time.Now().Add(time.Minute); ; { // until that one is being written
+	for deadline := time.Now().Add(time.Minute); ; { // until the first line is being written
 		l.mu.Lock()
 		n := len(l.waiting)
 		l.mu.Unlock()
@@ -236,14 +236,14 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// Lines that wait are bounded in bytes, too: a client chooses how long a tool's name is.
+// Waiting lines are bounded in bytes, too, as a client chooses the length of a tool's name.
 func TestLostBytes(t *testing.T) {
 	t.Parallel()
 	p := newPaper()
 	p.hold = make(chan struct{})
 	l := New(Options{Handler: p, Logger: slog.New(slog.DiscardHandler)})
 	name := strings.Repeat("x", mostBytes/8)
-	for range 24 { // of which some are being written
+	for range 24 { // some of them are being written
 		w := &observe.Watch{Call: observe.Call{ID: "1", Method: "tools/call", Tool: name}}
 		observe.Observers{l}.Begin(w, nil, nil)
 		w.End(0, observe.Result, 0)
@@ -257,7 +257,7 @@ func TestLostBytes(t *testing.T) {
 	}
 }
 
-// Close waits for a handler that does not return, but not for ever.
+// Close waits for a handler that does not return, until its context ends.
 func TestCloseBounded(t *testing.T) {
 	t.Parallel()
 	p := newPaper()

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Lines of JSON say the same as those of slog.
+// The encoder of lines writes the same JSON as slog.
 func TestLineAsSlog(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 11, 23, 1, 2, 3, 456789000, time.UTC)

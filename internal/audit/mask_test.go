@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// What is enough to get the result of a call is in no line, and all else is as the client wrote it.
+// No line contains a value that suffices to get a call's result. All other values are as the client wrote them.
 func TestMasked(t *testing.T) {
 	t.Parallel()
 	const secret, mark = "fE3k-_9aZbQ0mN7x.k2LmN_p4QrS-u8Wx1f", "k2LmN_p4QrS-u8Wx"

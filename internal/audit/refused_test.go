@@ -11,14 +11,14 @@ import (
 	"holdfast/internal/observe"
 )
 
-// deny tells of a request that is refused.
+// deny reports a refused request.
 func deny(l *Log, status int, d observe.Denied) {
 	d.At = time.Now()
 	observe.Observers{l}.Happened(observe.Refused{Reason: "a_reason", Status: status, Denied: &d})
 }
 
-// A refused request has a line with what is known of it, in both forms; one that was refused for
-// another reason has none.
+// A request that is refused for lack of rights has a line with all that is known of it, in both
+// forms. A request that is refused for another reason has none.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	for _, lines := range []bool{false, true} {
@@ -54,8 +54,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// However many requests are refused, a second has few lines of them, and one says how many have none. Who has
-// no token keeps no line from who has one.
+// However many requests are refused, a second has few lines of them, and one line counts the others. Requests
+// without a token leave room for the lines of requests with one.
 func TestRefusedBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -89,7 +89,7 @@ func TestRefusedBounded(t *testing.T) {
 		if anybody, proven, leftOut, text := count(); anybody != mostRefused+1 || proven != mostRefused || leftOut != 0 || !strings.Contains(text, `"ping"`) {
 			t.Errorf("%d of anybody, the call's too, %d of ada, %d left out", anybody, proven, leftOut)
 		}
-		time.Sleep(200 * time.Millisecond) // the second is over, and nobody comes
+		time.Sleep(200 * time.Millisecond) // the second is over, and no request comes
 		if _, _, leftOut, text := count(); leftOut != flood-mostRefused || strings.Count(text, "left_out") != 1 {
 			t.Errorf("%d are told to be left out", leftOut)
 		}

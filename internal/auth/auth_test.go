@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const resource = "https://mcp.example.com"
 
-// endpoint returns a server that wants tokens for the resource /mcp, and says who one is.
+// endpoint returns a server that requires tokens for the resource /mcp, and answers with the client's principal.
 func endpoint(t *testing.T, as *authtest.Server, change func(*Policy)) func(token string) *httptest.ResponseRecorder {
 	t.Helper()
 	issuer := mcptest.Must(NewIssuer(as.URL))(t)
@@ -56,7 +56,7 @@ func endpoint(t *testing.T, as *authtest.Server, change func(*Policy)) func(toke
 	}
 }
 
-// TestToken has tokens that are good, and each kind that is not.
+// TestToken has valid tokens, and each kind of invalid one.
 func TestToken(t *testing.T) {
 	t.Parallel()
 	as, other := authtest.New(t), authtest.New(t)
@@ -137,7 +137,7 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// TestKeys has an issuer whose keys change, and that cannot be reached.
+// TestKeys has an issuer that changes its keys, and that is unreachable for a while.
 func TestKeys(t *testing.T) {
 	t.Parallel()
 	as := authtest.New(t)
@@ -205,7 +205,7 @@ func TestMetadata(t *testing.T) {
 	}
 }
 
-// TestAt has what belongs to an endpoint at another path.
+// TestAt has a handler that serves /messages with the tokens and the metadata of the endpoint /sse.
 func TestAt(t *testing.T) {
 	as := authtest.New(t)
 	issuer := mcptest.Must(NewIssuer(as.URL))(t)

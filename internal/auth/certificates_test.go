@@ -19,7 +19,7 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// secured serves who a client is, with certificates, and returns the URL.
+// secured serves a client's principal, by certificate and token, and returns the URL.
 func secured(t *testing.T, c *Certificates, p *Policy) string {
 	t.Helper()
 	l := mcptest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
@@ -29,7 +29,7 @@ func secured(t *testing.T, c *Certificates, p *Policy) string {
 		})),
 		ReadHeaderTimeout: time.Minute,
 	}
-	server.ErrorLog = log.New(io.Discard, "", 0) // clients are refused on purpose
+	server.ErrorLog = log.New(io.Discard, "", 0) // the test makes requests that are refused
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -42,10 +42,10 @@ func secured(t *testing.T, c *Certificates, p *Policy) string {
 	return "https://" + l.Addr().String()
 }
 
-// ask returns what a URL answers a client, or why it does not.
+// ask returns a server's answer to a client, or the error.
 func ask(t *testing.T, c *http.Client, at, token string) (said string, by string) {
 	t.Helper()
-	c.CloseIdleConnections() // each time by a connection of its own
+	c.CloseIdleConnections() // each request has a connection of its own
 	req := mcptest.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, at, nil))(t)
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
@@ -62,7 +62,7 @@ func ask(t *testing.T, c *http.Client, at, token string) (said string, by string
 	return string(text), resp.TLS.PeerCertificates[0].Subject.CommonName
 }
 
-// Clients are told apart by their certificates, and need one.
+// A client's certificate determines its principal, and is required.
 func TestClientCertificates(t *testing.T) {
 	t.Parallel()
 	ca, other := authtest.NewCA(t, "ca"), authtest.NewCA(t, "other")
@@ -99,7 +99,7 @@ func TestClientCertificates(t *testing.T) {
 	}
 }
 
-// Files that change hold for new connections; wrong ones change nothing.
+// Changed files apply to new connections. Invalid files change nothing.
 func TestReload(t *testing.T) {
 	t.Parallel()
 	ca, other := authtest.NewCA(t, "ca"), authtest.NewCA(t, "other")
@@ -141,7 +141,7 @@ func TestReload(t *testing.T) {
 	expect("no key", "two", true, true)
 }
 
-// A token that is bound to a certificate is of no use without it.
+// A token that is bound to a certificate is refused without that certificate.
 func TestBoundToken(t *testing.T) {
 	t.Parallel()
 	ca, as := authtest.NewCA(t, "ca"), authtest.New(t)

@@ -21,13 +21,13 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// A proofServer lets requests in under a policy.
+// A proofServer admits requests under a policy.
 type proofServer struct {
 	t      *testing.T
 	p      *Policy
 	as     *authtest.Server
 	prover *authtest.Prover
-	token  string // that is bound
+	token  string // bound to the prover's key
 }
 
 const here = "https://mcp.example.com/mcp"
@@ -41,7 +41,7 @@ func newProofServer(t *testing.T, proofs *Proofs) *proofServer {
 	return s
 }
 
-// ask makes a request, and returns the answer. Status 200 says that it was let in, and that its body was read.
+// ask makes a request, and returns the answer. Status 200 says that the request was admitted, and that its body was read.
 func (s *proofServer) ask(method, body string, head http.Header) *httptest.ResponseRecorder {
 	s.t.Helper()
 	r := httptest.NewRequestWithContext(s.t.Context(), method, "/mcp?session=1", strings.NewReader(body))
@@ -50,7 +50,7 @@ func (s *proofServer) ask(method, body string, head http.Header) *httptest.Respo
 	}
 	w := httptest.NewRecorder()
 	Require(func(*http.Request) *Policy { return s.p }, nil)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.ContentLength > 0 { // as a server reads it that knows the length
+		if r.ContentLength > 0 { // as by a server that knows the length
 			if _, err := io.ReadFull(r.Body, make([]byte, r.ContentLength)); err != nil {
 				http.Error(w, err.Error(), http.StatusTeapot)
 			}
@@ -107,7 +107,7 @@ func TestProofs(t *testing.T) {
 		"no method":                   {post(authtest.Claims{"htm": nil}), 401, bad},
 		"another path":                {post(authtest.Claims{"htu": here + "/x"}), 401, bad},
 		"another host":                {post(authtest.Claims{"htu": "https://evil.example.com/mcp"}), 401, bad},
-		"the host of the request":     {post(authtest.Claims{"htu": "http://example.com/mcp"}), 401, bad}, // which a client may choose
+		"the host of the request":     {post(authtest.Claims{"htu": "http://example.com/mcp"}), 401, bad}, // the client may choose it
 		"no URL":                      {post(authtest.Claims{"htu": nil}), 401, bad},
 		"another token":               {s.prover.Header(http.MethodPost, here, unbound, nil), 401, "DPoP invalid_token"},
 		"of another token":            {with(s.prover.Proof(http.MethodPost, here, unbound, nil)), 401, bad},
@@ -170,7 +170,7 @@ func TestProofs(t *testing.T) {
 	}
 }
 
-// unsigned returns a JWT that says that it needs no signature.
+// unsigned returns a JWT with the algorithm "none".
 func unsigned(t *testing.T, key jose.JSONWebKey, claims authtest.Claims) string {
 	t.Helper()
 	var parts [2]string
@@ -181,7 +181,7 @@ func unsigned(t *testing.T, key jose.JSONWebKey, claims authtest.Claims) string 
 	return strings.Join(parts[:], ".") + "."
 }
 
-// TestProofsRequired has a server that takes no token that is not bound, and says so.
+// TestProofsRequired has a server that accepts no unbound token of an issuer, and its challenge says so. It accepts static keys.
 func TestProofsRequired(t *testing.T) {
 	t.Parallel()
 	s := newProofServer(t, &Proofs{Required: true})
@@ -220,7 +220,7 @@ func TestProofsRequired(t *testing.T) {
 	}
 }
 
-// TestProofNonces has a server give nonces.
+// TestProofNonces has a server that requires nonces.
 func TestProofNonces(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -277,7 +277,7 @@ func TestProofNonces(t *testing.T) {
 	})
 }
 
-// TestProofsBounded has more proofs used than are remembered: no proof is taken twice all the same.
+// TestProofsBounded has more proofs used than are remembered: even so no proof is taken twice.
 func TestProofsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -333,7 +333,7 @@ func TestProofsBounded(t *testing.T) {
 	})
 }
 
-// TestRightsWithProof has a connection stay open that was begun with a proof: it is not new when the rights are checked again.
+// TestRightsWithProof has a connection that began with a proof: when its rights are checked later, the proof need not be new.
 func TestRightsWithProof(t *testing.T) {
 	t.Parallel()
 	s := newProofServer(t, &Proofs{Nonces: true})

@@ -26,7 +26,7 @@ func introspecting(t *testing.T, as *authtest.Server, at, secret string) func(to
 	})
 }
 
-// TestIntrospection has opaque tokens that are good, and each kind that is not.
+// TestIntrospection has valid opaque tokens, and each kind of invalid one.
 func TestIntrospection(t *testing.T) {
 	t.Parallel()
 	as := authtest.New(t)
@@ -76,12 +76,12 @@ func TestIntrospection(t *testing.T) {
 	if w := call(opaque(authtest.Claims{"scope": "other"})); w.Code != http.StatusForbidden || !strings.Contains(w.Header().Get("WWW-Authenticate"), `error="insufficient_scope"`) {
 		t.Errorf("without the scope: %d", w.Code)
 	}
-	if n := as.Asked.Load(); n != 23+2 { // a token of the future is asked about again
+	if n := as.Asked.Load(); n != 23+2 { // a token that is not valid yet is asked about again
 		t.Errorf("it was asked %d times", n)
 	}
 }
 
-// TestIntrospectionKept has answers that are kept, and an issuer that cannot be asked.
+// TestIntrospectionKept has cached answers, and an issuer that is unreachable.
 func TestIntrospectionKept(t *testing.T) {
 	t.Parallel()
 	as := authtest.New(t)
@@ -149,7 +149,7 @@ func introspects(t *testing.T) (*authtest.Server, *Issuer) {
 	return as, issuer
 }
 
-// TestIntrospectionForgets has a token be asked about again when the answer is old.
+// TestIntrospectionForgets has the issuer asked about a token again when the answer is old.
 func TestIntrospectionForgets(t *testing.T) {
 	t.Parallel()
 	as, issuer := introspects(t)
@@ -175,8 +175,8 @@ func TestIntrospectionForgets(t *testing.T) {
 	}
 }
 
-// TestMadeUpTokens has clients that make tokens up, at an issuer that takes its time for those. Clients of other
-// addresses are served meanwhile, and those of their own whose token was good before.
+// TestMadeUpTokens has a client send made-up tokens, for which the issuer takes long. Meanwhile clients of other
+// addresses are served, and so are clients of the same address if their token was good before.
 func TestMadeUpTokens(t *testing.T) {
 	t.Parallel()
 	as := authtest.New(t)
@@ -223,7 +223,7 @@ func TestMadeUpTokens(t *testing.T) {
 	for range asksOfAddress {
 		<-made
 	}
-	for { // when all wait, one more is refused
+	for { // until all wait: one more is refused
 		crowd := &issuer.introspection.places.others
 		crowd.mu.Lock()
 		n := len(crowd.of["203.0.113.1"].waiting)
@@ -254,7 +254,7 @@ func TestMadeUpTokens(t *testing.T) {
 	}
 }
 
-// TestPlaces has addresses that take turns where all places are taken.
+// TestPlaces has all places taken: the waiting addresses get them in turn.
 func TestPlaces(t *testing.T) {
 	t.Parallel()
 	var p places

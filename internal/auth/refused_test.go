@@ -7,7 +7,7 @@ import (
 	"holdfast/internal/auth/authtest"
 )
 
-// Who is told of a refused request learns who made it where the token has proven that, and else not.
+// Policy.Refused gets the principal of a refused request if the token proves it, and else none.
 func TestRefusedPrincipal(t *testing.T) {
 	t.Parallel()
 	as := authtest.New(t)

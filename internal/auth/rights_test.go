@@ -27,7 +27,7 @@ func rightsUnder(t *testing.T, p *Policy, token string) (rights *Rights) {
 	return rights
 }
 
-// TestRightsOfTokens has tokens end, or be revoked by their issuer, while a connection is open.
+// TestRightsOfTokens has tokens expire, or be revoked by their issuer, while a connection is open.
 func TestRightsOfTokens(t *testing.T) {
 	t.Parallel()
 	as, issuer := introspects(t)
@@ -57,7 +57,7 @@ func TestRightsOfTokens(t *testing.T) {
 	ends := rightsUnder(t, p, as.Token(claims))
 	graceFor := func(left time.Duration) {
 		ended := *ends.who.Load()
-		ended.expires = time.Now().Add(left - p.Grace) // it was good until then
+		ended.expires = time.Now().Add(left - p.Grace) // the token was valid until then
 		ends.who.Store(&ended)
 	}
 	graceFor(20 * time.Second)
@@ -84,7 +84,7 @@ func TestRightsOfTokens(t *testing.T) {
 	}
 }
 
-// TestRightsOfKeys has a file of keys change while a connection is open, and what the endpoint needs.
+// TestRightsOfKeys has a file of keys change while a connection is open. The endpoint requires a scope.
 func TestRightsOfKeys(t *testing.T) {
 	t.Parallel()
 	key, line, err := NewKey("ada")

@@ -11,7 +11,7 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// TestStaticKeys has keys of a file, which changes.
+// TestStaticKeys has the keys of a file, and changes the file.
 func TestStaticKeys(t *testing.T) {
 	t.Parallel()
 	ada, first, err := NewKey("ada", "mcp")

@@ -13,7 +13,7 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// A token is kept, and renewed when the server refuses it; without one the client gets 403.
+// A token is kept, and renewed when the server refuses it. If there is no token, the client gets 403.
 func TestTransport(t *testing.T) {
 	t.Parallel()
 	var asked, withdrawn atomic.Int32

@@ -12,8 +12,8 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// Wrong tokens have a line of the log at once, and one more a minute while they come, with how many there were; a request without
-// one has none. No line has a token.
+// A request with a wrong token has a line in the log at once. While more come, there is one line a minute with their number. A
+// request without a token has no line, and no line contains a token.
 func TestWrongTokensLogged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -62,6 +62,6 @@ func TestWrongTokensLogged(t *testing.T) {
 		want()
 		ask("Bearer secret")
 		want("tokens=1 ")
-		time.Sleep(2 * wrongEvery) // no timer is left
+		time.Sleep(2 * wrongEvery) // all timers have fired
 	})
 }

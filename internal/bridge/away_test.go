@@ -18,7 +18,7 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// A house is an address at which a server may be.
+// A house is an address with or without a server.
 type house struct {
 	t    *testing.T
 	addr string
@@ -34,7 +34,7 @@ func newHouse(t *testing.T) *house {
 
 func (h *house) url() string { return "http://" + h.addr + "/mcp" }
 
-// opens starts a server with some tools, which remembers no session.
+// opens starts a server with some tools. The server knows no earlier session.
 func (h *house) opens(tools ...string) {
 	h.t.Helper()
 	server := mcp.NewServer(&mcp.Implementation{Name: "house", Version: "1"}, nil)
@@ -66,7 +66,7 @@ func (h *house) opens(tools ...string) {
 	}
 }
 
-// visit has a host begin, list its tools, and leave.
+// visit has a host initialize, list its tools, and leave.
 func (h *house) visit(state string) {
 	h.t.Helper()
 	h.opens("old")
@@ -78,8 +78,8 @@ func (h *house) visit(state string) {
 	h.end()
 }
 
-// A server that is away at the start of a host is answered for from what it has last said. What cannot be answered waits, and
-// when the server is there the host is told to list again, once.
+// If the server is away when a host starts, the bridge answers from the server's last answers. Other requests wait. When the
+// server is back, the host is told once to list again.
 func TestServerAwayAtStart(t *testing.T) {
 	testlong.Only(t, "a server has some seconds to answer")
 	t.Parallel()
@@ -146,7 +146,7 @@ func TestServerAwayAtStart(t *testing.T) {
 	}
 }
 
-// What is known of a server is of one login, and bounded.
+// The known answers of a server belong to one login, and are bounded.
 func TestKnown(t *testing.T) {
 	t.Parallel()
 	name := filepath.Join(t.TempDir(), "a"+knownSuffix)
@@ -164,7 +164,7 @@ func TestKnown(t *testing.T) {
 	if got := again.answer(key, ben); got != nil {
 		t.Errorf("another login reads %s", got)
 	}
-	const last = mostKnown + 2 // each is written to a disk
+	const last = mostKnown + 2 // each answer is written to a disk
 	for i := range last + 1 {
 		k.keep(fmt.Sprint(i), ada, []byte(`"x"`))
 	}
@@ -172,7 +172,7 @@ func TestKnown(t *testing.T) {
 		t.Error("not the newest answers are kept")
 	}
 	k.keep("large", ada, make([]byte, mostKnownBytes+1))
-	for i := range 6 { // three are less than the bytes of all
+	for i := range 6 { // three of them are less than the bound in bytes
 		k.keep(fmt.Sprint("quarter", i), ada, []byte(`"`+strings.Repeat("x", mostKnownBytes/4)+`"`))
 	}
 	if info, err := os.Stat(name); err != nil || info.Size() > mostKnownBytes+(16<<10) {

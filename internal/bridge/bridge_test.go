@@ -21,7 +21,7 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// taskSoon is when calls become tasks in tests.
+// taskSoon is the time after which calls become tasks in tests.
 const taskSoon = 50 * time.Millisecond
 
 // A testHost is a host that runs a bridge.
@@ -30,7 +30,7 @@ type testHost struct {
 	in    *io.PipeWriter
 	out   *io.PipeReader
 	lines *bufio.Scanner
-	early []string // lines that are to be read yet
+	early []string // lines that read has yet to return
 	stop  context.CancelFunc
 	ended chan error
 }
@@ -54,14 +54,14 @@ func newHostWith(t *testing.T, url string, opts *Options) *testHost {
 	return c
 }
 
-// leave ends the bridge as SIGTERM does.
+// leave ends the bridge, as SIGTERM does.
 func (c *testHost) leave() {
 	c.stop()
 	_ = c.out.Close()
 	if err := <-c.ended; err != nil {
 		c.t.Error(err)
 	}
-	c.ended <- nil // for the next one
+	c.ended <- nil // for the next receiver
 	_ = c.in.Close()
 }
 
@@ -91,8 +91,8 @@ func (c *testHost) read(text string) string {
 	}
 }
 
-// taken waits until the bridge has taken what it was sent, which it does in order: a call that is made again has its host then. What
-// is said meanwhile is still to be read.
+// taken waits until the bridge has taken all lines that it was sent, which it does in order. A repeated call has its host then.
+// Lines that arrive meanwhile are kept for read.
 func (c *testHost) taken() {
 	c.t.Helper()
 	c.send(`{"jsonrpc":"2.0","id":"taken","method":"ping"}`)
@@ -166,7 +166,7 @@ func TestRepeatedTooLate(t *testing.T) {
 	}
 }
 
-// Two hosts at the same time have a session each, also when they come back.
+// Two hosts at the same time have a session each, also after both have come back.
 func TestTwoHosts(t *testing.T) {
 	t.Parallel()
 	url, halt := countServer(t)
@@ -201,7 +201,7 @@ func TestTwoHosts(t *testing.T) {
 }
 
 // Two windows of a host that come back in another order continue their calls. The first gets
-// the session of the other, whose call is taken over from there.
+// the session of the other, which then takes its call over from there.
 func TestCrossedHosts(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range []string{"http", "ws"} {
@@ -222,7 +222,7 @@ func TestCrossedHosts(t *testing.T) {
 			a.read(`"progress":2,`)
 			b.read(`"progress":2,`)
 			a.leave()
-			b.leave() // later than the other: its session is the first to be resumed
+			b.leave() // later than a: b's session is resumed first
 			a, b = newHost(t, url, state), newHost(t, url, state)
 			a.open()
 			a.count(2, 60)
@@ -254,7 +254,7 @@ func TestResponseNotTaken(t *testing.T) {
 	a.open()
 	a.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"count","arguments":{"to":1,"delay_ms":20}}}`)
 	_ = a.out.CloseWithError(errors.New("gone"))
-	if err := <-a.ended; err != nil { // it notices when the answer comes
+	if err := <-a.ended; err != nil { // the bridge notices when the answer comes
 		t.Error(err)
 	}
 	a.ended <- nil
@@ -266,7 +266,7 @@ func TestResponseNotTaken(t *testing.T) {
 	}
 }
 
-// A bridge that cannot keep anything works all the same.
+// A bridge that cannot write its state works all the same.
 func TestUnusableState(t *testing.T) {
 	t.Parallel()
 	state := filepath.Join(t.TempDir(), "file")
@@ -278,7 +278,7 @@ func TestUnusableState(t *testing.T) {
 	c.read(`"id":1,"result"`)
 }
 
-// A host that has said all, and reads on, gets the responses of what it has asked: also if the session is kept.
+// A host that closes its output, and reads on, gets the responses to all its requests, also if the session is kept.
 func TestAnsweredAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	for _, state := range []string{"", t.TempDir()} {
@@ -319,7 +319,7 @@ func TestReadLine(t *testing.T) {
 	}
 }
 
-// A repeated call can be cancelled, also if it was taken over from another window.
+// A repeated call can be cancelled, also one that was taken over from another window.
 func TestCancelTakenOver(t *testing.T) {
 	t.Parallel()
 	server := mcp.NewServer(&mcp.Implementation{Name: "waits", Version: "1"}, nil)

@@ -7,7 +7,7 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// Requests that ask for the same have the same fingerprint, whatever is in their _meta
+// Requests with the same meaning have the same fingerprint, whatever is in their _meta
 // and however they are spelled.
 func TestFingerprint(t *testing.T) {
 	t.Parallel()
@@ -45,7 +45,7 @@ func TestFingerprint(t *testing.T) {
 	}
 }
 
-// What a build before wrote is read as it meant it, and it can read what this one writes.
+// The records of an older build have their old meaning, and an older build can read the records of this one.
 func TestFingerprintBefore(t *testing.T) {
 	t.Parallel()
 	const before = "10ec1412e3ac764aec68d1ed182e2f77b6dee8a7c8f41e6115361a9af91ee4dc"
@@ -65,7 +65,7 @@ func TestFingerprintBefore(t *testing.T) {
 	}
 }
 
-// Numbers of any size are compared without being computed.
+// Numbers of any size are compared without evaluating them.
 func TestCanonicalNumber(t *testing.T) {
 	t.Parallel()
 	for number, want := range map[string]string{

@@ -8,7 +8,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What a bridge does with messages grows with their members, and no faster.
+// The work of a bridge is linear in the number of a message's members.
 func TestLinear(t *testing.T) {
 	asking := func(n int) *exchange {
 		x := &exchange{}

@@ -16,11 +16,11 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// A gate is a server that wants a login, before another, and its authorization server. The user agrees when the test does so.
+// A gate is a server that requires a login, in front of another server, with its authorization server. The test decides when the user agrees.
 type gate struct {
 	url   string
-	valid atomic.Pointer[string] // the token that is taken
-	shown chan string            // where a browser was opened
+	valid atomic.Pointer[string] // the valid token
+	shown chan string            // URLs that were opened in a browser
 	made  atomic.Int64
 }
 
@@ -63,7 +63,7 @@ func newGate(t *testing.T, behind string) *gate {
 	return g
 }
 
-// skip reads what follows the first brace.
+// skip returns r from its first brace on.
 func skip(r io.Reader) io.Reader {
 	var one [1]byte
 	_, _ = io.ReadFull(r, one[:])
@@ -83,7 +83,7 @@ func (g *gate) host(t *testing.T) *testHost {
 	return newHostWith(t, g.url+"/", &Options{Transport: "auto", TaskAfter: taskSoon, Client: client.Options{Auth: source}})
 }
 
-// agree is the user who logs in.
+// agree plays the user who logs in.
 func (g *gate) agree(t *testing.T) {
 	t.Helper()
 	to := mcptest.Must(url.Parse(<-g.shown))(t)
@@ -95,7 +95,7 @@ func (g *gate) agree(t *testing.T) {
 	_ = resp.Body.Close()
 }
 
-// A host whose call waits for a login is told so, and gets its result afterwards.
+// A host with a call that waits for a login is told so, and gets the call's result afterwards.
 func TestWaitsForLogin(t *testing.T) {
 	t.Parallel()
 	url, _ := countServer(t)
@@ -110,7 +110,7 @@ func TestWaitsForLogin(t *testing.T) {
 	c.send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	c.count(5, 1)
 	c.read(`"id":5,`)
-	g.valid.Store(nil) // the login has ended
+	g.valid.Store(nil) // the login is no longer valid
 	c.count(1, 2)
 	if line := c.read(`needs a login`); !strings.Contains(line, `"progressToken":1,"progress":0.000001,`) {
 		t.Errorf("it is told %s", line)
@@ -120,7 +120,7 @@ func TestWaitsForLogin(t *testing.T) {
 	c.read(`"id":1,`)
 }
 
-// So is a modern host, also if its server is asked first what it speaks.
+// The same holds for a modern host, also if the bridge first asks the server for its era.
 func TestModernWaitsForLogin(t *testing.T) {
 	t.Parallel()
 	url, _ := countServer(t)

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// soon bounds what takes no time, on a machine that has none.
+// soon bounds steps that take almost no time, on a busy machine.
 const soon = time.Minute
 
 type countArgs struct {
@@ -62,6 +62,6 @@ func serve(t *testing.T, server *mcp.Server) string {
 	t.Helper()
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{Retry: 10 * time.Millisecond, Eras: holdfast.ErasBoth})
 	url := mcptest.Serve(t, h)
-	mcptest.ShutDownAtEnd(t, h, 0) // nobody waits
+	mcptest.ShutDownAtEnd(t, h, 0) // no client is left to wait for
 	return url
 }

@@ -17,7 +17,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// metaOf is the _meta of a modern host that can be asked, and that knows tasks or not.
+// metaOf returns the _meta of a modern host that takes elicitations, and that supports tasks or not.
 func metaOf(tasks bool, more string) string {
 	extensions := ""
 	if tasks {
@@ -43,7 +43,7 @@ func (c *testHost) begin(id int, method, params string, tasks bool) {
 	c.send(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":{%s%s}}`, id, method, params, metaOf(tasks, fmt.Sprintf(`,"progressToken":%d`, id)))
 }
 
-// want fails the test if a value in a message has not a text in it.
+// want fails the test if the value at a path in a message does not contain a text.
 func want(t *testing.T, message []byte, text string, path ...string) {
 	t.Helper()
 	if got := string(jsonrpc.Field(message, path...)); !strings.Contains(got, text) {
@@ -51,8 +51,8 @@ func want(t *testing.T, message []byte, text string, path ...string) {
 	}
 }
 
-// kinds are servers with the tools count, ask and wait. let lets wait end, and late
-// has the tool of that name ask as ask does at once.
+// kinds are servers with the tools count, ask and wait. let ends a call of wait. The
+// tool late asks the client as ask does, but only after late.
 func kinds(t *testing.T, let, late <-chan struct{}) map[string]string {
 	t.Helper()
 	make := func() *mcp.Server {
@@ -97,14 +97,14 @@ func kinds(t *testing.T, let, late <-chan struct{}) map[string]string {
 	urls := map[string]string{"holdfast": serve(t, make())}
 	old := holdfast.NewHandler(func(*http.Request) *mcp.Server { return make() }, &holdfast.Options{Eras: holdfast.ErasLegacy, Retry: 10 * time.Millisecond})
 	urls["legacy"] = mcptest.Serve(t, old)
-	mcptest.ShutDownAtEnd(t, old, 0) // nobody waits
+	mcptest.ShutDownAtEnd(t, old, 0) // no client is left to wait for
 	server := make()
 	only := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{Stateless: true})
 	urls["modern"] = mcptest.Serve(t, modernOnly(only))
 	return urls
 }
 
-// modernOnly refuses what modern revisions do not have.
+// modernOnly refuses requests that modern revisions do not have.
 func modernOnly(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get(protocol.HeaderVersion) != protocol.V20260728 {
@@ -117,7 +117,7 @@ func modernOnly(h http.Handler) http.Handler {
 	})
 }
 
-// A modern host can use a server of each era: it lists, calls, hears of progress, and is asked.
+// A modern host can use a server of each era: it lists, calls, gets progress, and answers the server's requests.
 func TestModernHost(t *testing.T) {
 	t.Parallel()
 	for kind, url := range kinds(t, nil, nil) {
@@ -151,7 +151,7 @@ func TestModernHost(t *testing.T) {
 				again += fmt.Sprintf(`,"requestState":%s`, state)
 			}
 			want(t, c.ask(5, "tools/call", again, false), "Ada", "result", "structuredContent", "said")
-			if kind != "modern" { // whose state is the server's own
+			if kind != "modern" { // else the server alone knows the state
 				want(t, c.ask(6, "tools/call", again, false), "-32602", "error", "code")
 			}
 			want(t, c.ask(7, "no/such", "", false), "-32601", "error", "code")
@@ -201,12 +201,12 @@ func (c *testHost) poll(id int, task, status string) []byte {
 	}
 }
 
-// A slow call of a host that knows tasks becomes one, whatever the server is.
+// A slow call of a host that supports tasks becomes a task, with each kind of server.
 func TestTasks(t *testing.T) {
 	t.Parallel()
 	let, late := make(chan struct{}), make(chan struct{})
 	for kind, url := range kinds(t, let, late) {
-		if kind == "modern" { // which has none
+		if kind == "modern" { // this server has no tasks
 			continue
 		}
 		t.Run(kind, func(t *testing.T) {
@@ -216,7 +216,7 @@ func TestTasks(t *testing.T) {
 			want(t, c.ask(2, "tasks/get", `"taskId":"x"`, true), "-32602", "error", "code")
 			want(t, c.ask(3, "tasks/get", `"taskId":"x"`, false), "-32021", "error", "code")
 			if kind == "holdfast" {
-				return // whose tasks are its own
+				return // this server has tasks of its own
 			}
 			task := c.task(4, "wait")
 			want(t, c.ask(5, "tasks/get", `"taskId":"`+task+`"`, true), "working", "result", "status")
@@ -251,8 +251,8 @@ func TestTasks(t *testing.T) {
 	}
 }
 
-// A task goes on when the bridge ends, and the next bridge has it: also one that has ended, and
-// one in the session of another bridge.
+// A task goes on when the bridge ends, and the next bridge has it. This holds for a task that
+// has ended, too, and for one in another bridge's session.
 func TestTaskOutlivesBridge(t *testing.T) {
 	t.Parallel()
 	let, late := make(chan struct{}), make(chan struct{})
@@ -279,14 +279,14 @@ func TestTaskOutlivesBridge(t *testing.T) {
 	want(t, c.poll(1, ended, "completed"), "Ada", "result", "result")
 	let <- struct{}{}
 	want(t, c.poll(2, task, "completed"), "true", "result", "result", "structuredContent", "waited")
-	// A task that has ended is no answer to another call.
+	// A task that has ended does not answer another call.
 	c.begin(3, "tools/call", `"name":"wait"`, false)
 	let <- struct{}{}
 	want(t, []byte(c.read(`"id":3,`)), "true", "result", "structuredContent", "waited")
 }
 
-// A modern host that repeats a call for the next bridge does not have it run twice: in a session
-// of the server, or under an idempotency key.
+// If a modern host repeats a call on the next bridge, the call does not run twice: it is found
+// in a session of the server, or by an idempotency key.
 func TestModernRepeat(t *testing.T) {
 	t.Parallel()
 	runs, let := make(chan struct{}, 10), make(chan struct{})
@@ -300,7 +300,7 @@ func TestModernRepeat(t *testing.T) {
 		return nil, map[string]bool{"paid": true}, ctx.Err()
 	})
 	url := serve(t, server)
-	for _, tasks := range []bool{false, true} { // the server's tasks lead past its sessions
+	for _, tasks := range []bool{false, true} { // with the server's tasks the bridge needs no session
 		state := t.TempDir()
 		a := newHost(t, url, state)
 		a.ask(1, "server/discover", "", tasks)
@@ -320,17 +320,17 @@ func TestModernRepeat(t *testing.T) {
 	}
 }
 
-// A host cancels what it waits for.
+// A host can cancel a call, and use its id again.
 func TestModernCancel(t *testing.T) {
 	t.Parallel()
 	let := make(chan struct{})
 	urls := kinds(t, let, nil)
-	t.Cleanup(func() { close(let) }) // not each server ends a call whose client has left
+	t.Cleanup(func() { close(let) }) // not every server ends a call when its client leaves
 	for _, url := range urls {
 		c := newHost(t, url, t.TempDir())
 		c.begin(1, "tools/call", `"name":"wait"`, false)
 		c.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
-		c.begin(1, "tools/list", "", false) // the id is free
+		c.begin(1, "tools/list", "", false) // the id is free again
 		want(t, []byte(c.read(`"id":1,`)), "wait", "result", "tools")
 		c.leave()
 	}

@@ -17,7 +17,7 @@ func idleBridge(t *testing.T, out io.Writer) *bridge {
 	return b
 }
 
-// A bridge changes its phase as the table says, and by nothing else.
+// A bridge changes its phase as the table says, and in no other way.
 func TestPhases(t *testing.T) {
 	t.Parallel()
 	for from := starting; from <= leaving; from++ {
@@ -34,7 +34,7 @@ func TestPhases(t *testing.T) {
 	}
 }
 
-// Messages of the server are held until the host is ready, in their order.
+// Messages of the server are held until the host is ready, and then delivered in order.
 func TestHeld(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
@@ -49,7 +49,7 @@ func TestHeld(t *testing.T) {
 		}
 	}
 	b.sink = &b.eras.legacy
-	say("a") // the host may be one that does not initialize
+	say("a") // a host need not initialize
 	want("a")
 	b.move(eventResumed)
 	say("b")
@@ -58,7 +58,7 @@ func TestHeld(t *testing.T) {
 	want("a")
 	conn := mcptest.Must(b.connect(nil))(t)
 	ctx, stop := context.WithCancel(t.Context())
-	stop() // there is no server to wait for
+	stop() // no server is awaited
 	b.initialized(ctx, conn, mustParse(jsonrpc.AppendRequest(nil, nil, "notifications/initialized", nil)))
 	want("abc")
 	if b.phase != open {
@@ -68,7 +68,7 @@ func TestHeld(t *testing.T) {
 	want("abcd")
 }
 
-// What is held is bounded.
+// The held messages are bounded.
 func TestHeldInBounds(t *testing.T) {
 	t.Parallel()
 	question := mustParse(jsonrpc.AppendRequest(nil, []byte("1"), "elicitation/create", jsonrpc.Object("message", strings.Repeat("A", 1<<20))))
@@ -82,7 +82,7 @@ func TestHeldInBounds(t *testing.T) {
 	}
 }
 
-// A bridge that ends makes no connection any more.
+// A bridge that ends makes no more connections.
 func TestConnectLeaving(t *testing.T) {
 	t.Parallel()
 	b := newBridge(t.Context(), "http://127.0.0.1:1", io.Discard, &Options{})

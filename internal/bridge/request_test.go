@@ -18,7 +18,7 @@ func responseTo(id []byte) jsonrpc.Message {
 	return mustParse(jsonrpc.AppendResult(nil, id, []byte(`{"ok":true}`)))
 }
 
-// The questions of a call that no host waits for are kept up to a bound. A question beyond it is for the caller to answer.
+// A server's requests in a call that no host waits for are kept up to a bound. The caller has to answer those beyond it.
 func TestPark(t *testing.T) {
 	t.Parallel()
 	table := newRequests()
@@ -36,7 +36,7 @@ func TestPark(t *testing.T) {
 	}
 }
 
-// Each transition of a request is reached, and no other.
+// The test reaches each transition of a request, and no others exist.
 func TestRequestStates(t *testing.T) {
 	t.Parallel()
 	print := fingerprintOf(hostCall.Method, hostCall.Params)
@@ -101,7 +101,7 @@ func TestRequestStates(t *testing.T) {
 			return r
 		}},
 		{delivering, ended, dropped, func(t *testing.T, table *requests) *request {
-			r := begun(t, table, fingerprint{}) // it may run twice
+			r := begun(t, table, fingerprint{}) // the request may run twice
 			table.respond(responseTo(r.id))
 			table.deliver(r, false)
 			return r
@@ -169,7 +169,7 @@ func TestRequestStates(t *testing.T) {
 	}
 }
 
-// Ids of the host are unique while in flight, and free again with the response.
+// A host's request ids are unique while in flight, and free again after the response.
 func TestRequestIDs(t *testing.T) {
 	t.Parallel()
 	table := newRequests()
@@ -205,7 +205,7 @@ func TestRequestIDs(t *testing.T) {
 	}
 }
 
-// A request of the bridge itself has an id like others, and its response is not the host's.
+// A request of the bridge itself has an id like others. Its response does not go to the host.
 func TestOwnRequests(t *testing.T) {
 	t.Parallel()
 	table := newRequests()
@@ -223,8 +223,8 @@ func TestOwnRequests(t *testing.T) {
 	}
 }
 
-// What the host leaves is marked: other processes may take it over. Until the bridge has
-// ended it still delivers.
+// When a host leaves, its calls are marked, so that other processes may take them over.
+// Until the bridge has ended, it still delivers responses.
 func TestRequestsLeft(t *testing.T) {
 	t.Parallel()
 	table := newRequests()

@@ -12,8 +12,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A request of a vendor's method that may have run is not sent a second time when the
-// connection is cut, and is kept for the next bridge.
+// A vendor's request that may have run is not sent a second time when the connection
+// is cut, and is kept for the next bridge.
 func TestConnectVendorOnce(t *testing.T) {
 	t.Parallel()
 	var charged, listed atomic.Int32

@@ -13,7 +13,7 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// storeIn returns a store as another process has it.
+// storeIn returns a store, as if opened in another process.
 func storeIn(t *testing.T, dir string) *store {
 	t.Helper()
 	s := newStore(dir, "http://example.com/mcp", "auto", nil)
@@ -21,7 +21,7 @@ func storeIn(t *testing.T, dir string) *store {
 	return s
 }
 
-// openStore returns a store that has the session of a host.
+// openStore opens a store, and takes the session of a host.
 func openStore(t *testing.T, dir, opener string) (*store, *sessionRecord) {
 	t.Helper()
 	s := storeIn(t, dir)
@@ -29,7 +29,7 @@ func openStore(t *testing.T, dir, opener string) (*store, *sessionRecord) {
 	return s, old
 }
 
-// keepSession keeps a session, as a process that ends then.
+// keepSession keeps a session, as by a process that ends afterwards.
 func keepSession(t *testing.T, dir, opener string, alive time.Time, calls ...callRecord) {
 	t.Helper()
 	s, _ := openStore(t, dir, "no host's")
@@ -47,8 +47,8 @@ func callOf(id, request string) callRecord {
 	return callRecord{ID: json.RawMessage(id), fingerprint: fingerprint{Old: request}, Place: &client.CallState{ID: json.RawMessage(id)}}
 }
 
-// takeOver takes over the call "again" of the host "host", as a process does. It returns its
-// id, or "".
+// takeOver takes over the call "again" of the host "host", as a process does. It returns the
+// call's id, or "".
 func takeOver(t *testing.T, s *store) string {
 	t.Helper()
 	c := s.takeOverForeign(t.Context(), fingerprint{Old: "host"}, func(c *callRecord) bool { return c.matches(fingerprint{Old: "again"}) })
@@ -104,8 +104,8 @@ func TestStoreSessions(t *testing.T) {
 	}
 }
 
-// A call whose session another process has, and that no host waits for there, can be taken
-// over: by one process at a time, and not after its end.
+// A call in another process's session, for which no host waits there, can be taken over:
+// by one process at a time, and not after its end.
 func TestStoreTakeOver(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -127,7 +127,7 @@ func TestStoreTakeOver(t *testing.T) {
 	if !first.takeOver(call.ID) || holder.takeOver(call.ID) {
 		t.Error("the call does not belong to the process that has taken it over")
 	}
-	first.close() // as its process ends
+	first.close() // as when its process ends
 	if takeOver(t, second) == "" {
 		t.Error("not taken over after the process that had it")
 	}
@@ -137,7 +137,7 @@ func TestStoreTakeOver(t *testing.T) {
 		t.Error("taken over after its end")
 	}
 
-	// Files of calls are forgotten when they are old, unless they are locked.
+	// Old files of calls are removed, unless they are locked.
 	if !third.takeOver([]byte(`"locked"`)) {
 		t.Error("not taken over")
 	}
@@ -155,7 +155,7 @@ func TestStoreTakeOver(t *testing.T) {
 	}
 }
 
-// There is an end to what is kept for one server, and a session that cannot be kept is an error.
+// The sessions that are kept for one server are bounded. A session that cannot be kept is an error.
 func TestStoreBounds(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -193,7 +193,7 @@ func TestStoreClosed(t *testing.T) {
 	}
 }
 
-// The layouts of a build before this package: records are read and written by both.
+// The layouts of older builds: records are read in them, and written in them.
 type oldRecord struct {
 	Same  string       `json:"same,omitempty"`
 	Print string       `json:"print"`
@@ -212,7 +212,7 @@ type oldCall struct {
 	Answer json.RawMessage   `json:"answer,omitempty"`
 }
 
-// Records of builds before are read, and builds before read those of this one.
+// This build reads the records of older builds, and older builds read the records of this one.
 func TestRecordFormat(t *testing.T) {
 	t.Parallel()
 	dir, now := t.TempDir(), time.Now().UTC().Truncate(time.Second)
@@ -250,7 +250,7 @@ func mustJSON(t *testing.T, v any) string {
 	return string(text)
 }
 
-// The names of files are those of builds before.
+// The names of files are the same as in older builds.
 func TestFileNames(t *testing.T) {
 	t.Parallel()
 	s := newStore("state", "http://example.com/mcp", "auto", map[string][]string{"Authorization": {"Bearer x"}})

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// flightOf returns a count of which messages of servers may take 768 KiB in large places, and 256 KiB in others.
+// flightOf returns a Flight in which arriving messages of servers may take 768 KiB in large places, and 256 KiB in others.
 func flightOf(share float64) *Flight { return NewFlight(4<<20, 1, share) }
 
 func TestArrivalTakesPlaces(t *testing.T) {
@@ -24,7 +24,7 @@ func TestArrivalTakesPlaces(t *testing.T) {
 	}{
 		{Uncounted, 64 << 20, 0, nil},
 		{Uncounted + 1, 64 << 20, 128 << 10, nil},
-		{100 << 10, 64 << 20, 128 << 10, nil}, // in the same place
+		{100 << 10, 64 << 20, 128 << 10, nil}, // no new place
 		{129 << 10, 64 << 20, 256 << 10, nil},
 		{257 << 10, 64 << 20, 768 << 10, nil},
 		{768 << 10, 64 << 20, 768 << 10, nil},
@@ -54,12 +54,13 @@ func TestArrivalTakesPlaces(t *testing.T) {
 	none.Done()
 }
 
-// Messages wait for their turn, in their order, and not for ever; one of a client that has its share keeps no others waiting.
+// Messages wait for their turn, in order, for a bounded time. The waiting message of a client that has used its share does
+// not block the messages of others.
 func TestArrivalWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := flightOf(0.5)
-		const large = 300 << 10 // of which there is one at a time, as its size is not known
+		const large = 300 << 10 // the size is not known, so one fits at a time
 		grow := func(tenant string, done chan struct{}) (a *Arrival, got chan error) {
 			a, got = f.Arrive(tenant, done), make(chan error, 1)
 			go func() { got <- a.Grow(large, 64<<20) }()
@@ -99,7 +100,7 @@ func TestArrivalWaits(t *testing.T) {
 		}
 		third.Done()
 
-		// Of known sizes several fit, but of one client only its share.
+		// With known sizes several messages fit, but one client gets its share only.
 		var held []*Arrival
 		take := func(tenant string, size int64) chan error {
 			a, got := f.Arrive(tenant, nil), make(chan error, 1)
@@ -125,8 +126,8 @@ func TestArrivalWaits(t *testing.T) {
 	})
 }
 
-// A message that needs a larger place than it has waits for it in the one that it has, and those in larger places
-// wait for no smaller ones: so none waits for another that waits for it.
+// A message that needs a larger place waits for it in its present place. Messages in larger places never wait for
+// smaller ones, so there is no deadlock.
 func TestArrivalsDoNotBlockEachOther(t *testing.T) {
 	t.Parallel()
 	f := flightOf(1)
@@ -176,7 +177,7 @@ func TestReadAll(t *testing.T) {
 			}
 			got, err := a.ReadAll(iotest.HalfReader(bytes.NewReader(text)), c.size, c.most)
 			if c.err != nil && !count {
-				continue // then the size is not looked at
+				continue // without an Arrival the size is not checked
 			}
 			if !errors.Is(err, c.err) || c.err == nil && !bytes.Equal(got, c.want) {
 				t.Errorf("%s: %d bytes, %v", c.what, len(got), err)

@@ -50,8 +50,8 @@ func TestDefault(t *testing.T) {
 	}
 }
 
-// What is on its way stays below the bound, in all and of each tenant; but one message
-// can always come.
+// The messages on their way stay below the bound, in all and for each tenant. One
+// message always passes.
 func TestFlight(t *testing.T) {
 	t.Parallel()
 	f := NewFlight(1600, 50, 0.75)

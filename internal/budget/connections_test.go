@@ -2,8 +2,8 @@ package budget
 
 import "testing"
 
-// What one client may have of what connections take depends on what is free: one alone gets its share of all, and each of
-// several gets less, and leaves room for the next.
+// One client may have a share of the bytes for connections that are still free: a client that is alone gets its share of
+// all bytes, and each further one gets less, and leaves room for the next.
 func TestConnections(t *testing.T) {
 	t.Parallel()
 	const each = 1 << 10
@@ -13,7 +13,7 @@ func TestConnections(t *testing.T) {
 		}
 		return n
 	}
-	c := NewConnections(2<<20, 0.75) // of which 3 MiB are for connections
+	c := NewConnections(2<<20, 0.75) // connections may take one and a half times that
 	if c.Most() != 3<<20 {
 		t.Fatalf("%d bytes are for connections", c.Most())
 	}

@@ -6,7 +6,7 @@ import (
 )
 
 // A server and a principal come out of their text as they were put in, and no two pairs are the
-// same. Nobody in particular has one spelling at each server.
+// same. The anonymous principal has one spelling at each server.
 func TestPrincipalText(t *testing.T) {
 	t.Parallel()
 	texts, all := make(map[string]bool), make(map[Principal]bool)
@@ -25,7 +25,7 @@ func TestPrincipalText(t *testing.T) {
 			}
 		}
 	}
-	if got := At("", "alice").Text(); got != "alice" { // as older records have it
+	if got := At("", "alice").Text(); got != "alice" { // as in older records
 		t.Errorf("without servers alice is %q", got)
 	}
 	if Parse("\x00\x00") != (Principal{}) || Parse("") != (Principal{}) {
@@ -33,7 +33,7 @@ func TestPrincipalText(t *testing.T) {
 	}
 }
 
-// A credential is told apart by all of the header that a server gets, and none is none.
+// A credential distinguishes all bytes of the header that a server gets. Without the header there is no credential.
 func TestCredential(t *testing.T) {
 	t.Parallel()
 	of := func(values ...string) Credential { return CredentialOf(http.Header{"Authorization": values}) }

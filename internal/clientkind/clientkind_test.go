@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// TestClientKinds bounds what clients, who choose their names, bring into the log and into memory.
+// TestClientKinds bounds the lines and the memory that clients cause, as they choose their names.
 func TestClientKinds(t *testing.T) {
 	t.Parallel()
 	const legacy, modern = "2025-11-25", "2026-07-28"
@@ -36,8 +36,8 @@ func TestClientKinds(t *testing.T) {
 		t.Errorf("the log has %q", got)
 	}
 
-	// A kind that falls back is no reason for a warning, however often it is refused first; nor is one
-	// that begins two sessions at once.
+	// A kind of client that falls back to the legacy era causes no warning, however often it is
+	// refused first; nor does one that begins two sessions at once.
 	for range 10 {
 		k.Refused(logger, now, info("ada"), modern)
 	}

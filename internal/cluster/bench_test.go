@@ -15,7 +15,7 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// There and back, one byte.
+// The round trip of one byte.
 func BenchmarkLatency(b *testing.B) {
 	w := newTown(b, 1, cluster.Options{}, "a", "b")
 	here, there := w.pair("b")
@@ -32,7 +32,7 @@ func BenchmarkLatency(b *testing.B) {
 	here.Close()
 }
 
-// One direction, in writes of a size.
+// The throughput in one direction, in writes of a size.
 func BenchmarkThroughput(b *testing.B) {
 	for _, size := range []int{100, 4 << 10, 64 << 10} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
@@ -56,7 +56,7 @@ func BenchmarkThroughput(b *testing.B) {
 	}
 }
 
-// light is a handler as a light call has it, and a stream of events.
+// light is a handler with an answer like a light call's, and a stream of events.
 func light() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/light", func(w http.ResponseWriter, r *http.Request) {
@@ -100,7 +100,7 @@ func both(b *testing.B, do func(b *testing.B, client *http.Client, host string))
 	})
 }
 
-// A light request that is forwarded, one at a time.
+// Forwarded light requests, one at a time.
 func BenchmarkRequest(b *testing.B) {
 	both(b, func(b *testing.B, client *http.Client, host string) {
 		b.ReportAllocs()
@@ -110,7 +110,7 @@ func BenchmarkRequest(b *testing.B) {
 	})
 }
 
-// Sixteen at a time.
+// Sixteen forwarded light requests at a time.
 func BenchmarkRequests(b *testing.B) {
 	both(b, func(b *testing.B, client *http.Client, host string) {
 		b.SetParallelism(16 / runtime.GOMAXPROCS(0))
@@ -157,7 +157,7 @@ func stream(b *testing.B, client *http.Client, host string) {
 	}
 }
 
-// The memory of a connection that is idle, both ends.
+// The memory of an idle connection, for both ends.
 func BenchmarkIdle(b *testing.B) {
 	w := newTown(b, 1, cluster.Options{}, "a", "b")
 	const count = 5000

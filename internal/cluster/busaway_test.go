@@ -12,7 +12,7 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// The bus carries nothing for a time, and messages come at different times: nobody is gone.
+// If the bus carries nothing for a time, and the messages after it come at different times, no node counts as gone.
 func TestBusAway(t *testing.T) {
 	for _, away := range []time.Duration{1400 * time.Millisecond, 1600 * time.Millisecond, 1700 * time.Millisecond, 1900 * time.Millisecond, 2500 * time.Millisecond} {
 		for i := range 400 {
@@ -24,7 +24,7 @@ func TestBusAway(t *testing.T) {
 	}
 }
 
-// A peer that was asked while a short pause lasted is asked anew.
+// If a node asks a peer for a sign of life during a short pause of the bus, it asks again afterwards.
 func TestBusPaused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { busAway(t, 97, 97*1300*time.Microsecond, 1600*time.Millisecond) })
 }
@@ -32,7 +32,7 @@ func TestBusPaused(t *testing.T) {
 func busAway(t *testing.T, i int, phase, away time.Duration) {
 	w := newTown(t, uint64(100+i), cluster.Options{}, "a")
 	w.Set(bustest.Faults{Jitter: 300 * time.Millisecond})
-	time.Sleep(phase) // phases of heartbeats differ
+	time.Sleep(phase) // nodes send heartbeats at different times
 	w.join("b", cluster.Options{})
 	gone := 0
 	w.nodes["a"].Watch(func(string) { gone++ })
@@ -51,8 +51,8 @@ func busAway(t *testing.T, i int, phase, away time.Duration) {
 	}
 }
 
-// A peer that was gone comes back while the bus carries nothing for this node, which then
-// does not take it for gone.
+// If a peer that was gone comes back while the bus carries nothing for this node, the
+// node does not take it for gone afterwards.
 func TestBackWhileAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTown(t, 1, cluster.Options{}, "a")
@@ -74,7 +74,7 @@ func TestBackWhileAway(t *testing.T) {
 	})
 }
 
-// A node that is lost has one line in the log, also where the bus is away and comes back afterwards.
+// A node that is lost once has one line in the log, also if the bus fails and comes back afterwards.
 func TestLostBeforeBusAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log mcptest.Log

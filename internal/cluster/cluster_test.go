@@ -24,7 +24,7 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// What the engines of tests need, if there are any: they may run in this program, and leave goroutines.
+// Hooks of the tests with engines, if they are built: the engines may run in this process, and leave goroutines.
 var (
 	engineMain = func() {}
 	engineLeft = func() []goleak.Option { return nil }
@@ -36,13 +36,13 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, engineLeft()...)
 }
 
-// quick are the times of nodes whose tests should not take long.
+// quick has short times, so that tests are fast.
 var quick = cluster.Options{
 	Heartbeat: 40 * time.Millisecond, Silence: 400 * time.Millisecond,
 	Answer: 100 * time.Millisecond, Grace: 60 * time.Millisecond,
 }
 
-// town is a net with nodes.
+// A town is a network of nodes.
 type town struct {
 	*bustest.Net
 	t     testing.TB
@@ -78,7 +78,7 @@ func (w *town) join(name string, o cluster.Options) {
 	w.nodes[name] = mcptest.Must(cluster.Join(w.buses[name], o))(w.t)
 }
 
-// kill ends a node's process without a word.
+// kill ends a node's process without a farewell.
 func (w *town) kill(name string) {
 	w.buses[name].Close()
 	w.nodes[name].Close()
@@ -99,7 +99,7 @@ func (w *town) pair(to string) (a, b net.Conn) {
 	return a, <-accepted
 }
 
-// within asserts how long something takes: in a bubble, where only waiting takes time.
+// within bounds how long something takes, in a bubble, where only waiting takes time.
 func within(t testing.TB, most time.Duration, what string, do func()) {
 	t.Helper()
 	begun := time.Now()
@@ -109,8 +109,8 @@ func within(t testing.TB, most time.Duration, what string, do func()) {
 	}
 }
 
-// Bytes arrive as they were sent, whatever the sizes of writes and reads, when
-// messages overtake each other too.
+// Bytes arrive as they were sent, whatever the sizes of writes and reads, also when
+// messages overtake each other.
 func TestBytes(t *testing.T) {
 	t.Parallel()
 	for name, f := range map[string]bustest.Faults{"plain": {}, "reordered": {Jitter: 3 * time.Millisecond}} {
@@ -156,7 +156,7 @@ func noise(seed uint64, size int) []byte {
 	return b
 }
 
-// Close delivers what was written before it, and no reader or writer is left.
+// Close delivers all bytes that were written before it, and ends all readers and writers.
 func TestClose(t *testing.T) {
 	t.Parallel()
 	w := newTown(t, 2, cluster.Options{}, "a", "b")
@@ -224,8 +224,8 @@ func isTimeout(err error) bool {
 	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// Deadlines in the past, present and future end reads and writes, those that wait
-// already too, and can be taken back.
+// Deadlines in the past, present and future end reads and writes, including those
+// that already wait, and can be removed.
 func TestDeadlines(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -266,7 +266,7 @@ func TestDeadlines(t *testing.T) {
 	})
 }
 
-// All methods of a connection may be called at once.
+// All methods of a connection may be called concurrently.
 func TestConcurrent(t *testing.T) {
 	t.Parallel()
 	w := newTown(t, 5, cluster.Options{}, "a", "b")
@@ -290,8 +290,8 @@ func TestConcurrent(t *testing.T) {
 	wait.Wait()
 }
 
-// Dialling nobody fails at once, or after a second and a half where the bus says
-// nothing; dialling one that does not listen is refused.
+// Dialling a node that does not exist fails at once, or after a second and a half if
+// the bus does not report such nodes. A node that does not listen refuses.
 func TestDialNobody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -342,7 +342,7 @@ func TestDialSelf(t *testing.T) {
 	a.Close()
 }
 
-// Nodes find each other, drain, leave, die, and are told of.
+// Nodes find each other, drain, leave and die, and the others notice.
 func TestPeers(t *testing.T) {
 	t.Parallel()
 	for _, nobody := range []bustest.NoNode{bustest.AtOnce, bustest.Later, bustest.Never} {
@@ -402,7 +402,7 @@ func TestPeers(t *testing.T) {
 	}
 }
 
-// Gone asks, and finds a node that died just now.
+// Gone asks the node, and so notices that it died just now.
 func TestGoneAsks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -418,8 +418,8 @@ func TestGoneAsks(t *testing.T) {
 	})
 }
 
-// A node that was stopped is gone for the others, finds nobody gone when it goes on,
-// hears that it was away, and is a peer again.
+// While a node's process is stopped, the other nodes take the node for gone. When it goes
+// on, it takes no other node for gone, learns that it was away, and is a peer again.
 func TestPause(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -458,7 +458,7 @@ func TestPause(t *testing.T) {
 	})
 }
 
-// A node that is cut off finds nobody gone, and is told when it is back.
+// A node that is cut off takes no other node for gone, and learns afterwards that it was away.
 func TestCut(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -491,7 +491,7 @@ func TestCut(t *testing.T) {
 	})
 }
 
-// A peer that has no name for a moment, as when it changes servers, is not gone.
+// If the bus does not know a peer's name for a moment, as when the peer changes servers, the peer does not count as gone.
 func TestDoubt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -511,7 +511,7 @@ func TestDoubt(t *testing.T) {
 	})
 }
 
-// Notices arrive; nobody gets none.
+// A notice arrives. A notice to a node that does not exist is an error.
 func TestNotify(t *testing.T) {
 	t.Parallel()
 	w := newTown(t, 13, cluster.Options{}, "a", "b")
@@ -526,7 +526,7 @@ func TestNotify(t *testing.T) {
 	}
 }
 
-// Messages that are lost do not count as on their way for ever.
+// Lost messages do not count as in flight for ever.
 func TestLossOfMuch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -553,7 +553,7 @@ func TestLossOfMuch(t *testing.T) {
 				}
 			})
 		}
-		time.Sleep(20 * time.Millisecond) // so that some is lost
+		time.Sleep(20 * time.Millisecond) // until some messages are lost
 		w.Set(bustest.Faults{})
 		within(t, 5*time.Second, "losing it all", wait.Wait)
 		for _, c := range ends {
@@ -573,8 +573,8 @@ func TestLossOfMuch(t *testing.T) {
 	})
 }
 
-// A lost message fails its connection, at both ends, soon: the last one too, and
-// that which closes it.
+// The loss of a message soon fails its connection, at both ends, also if it was the
+// last message or the one that closes the connection.
 func TestLoss(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -614,8 +614,8 @@ func TestLoss(t *testing.T) {
 	})
 }
 
-// A node chooses the one with the least to do, counts what it has chosen it for, and passes over
-// doors. Nodes that tell nothing of their load get their share.
+// A node chooses the peer with the least load, counts its own choices, and passes over doors.
+// Nodes that do not report their load get an equal share.
 func TestChoose(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

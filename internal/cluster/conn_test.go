@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Each event in each state has the result that the table of connState says.
+// Each event has, in each state, the result in the table of connState.
 func TestConnStates(t *testing.T) {
 	t.Parallel()
 	for from, want := range map[connState][5]connState{
@@ -29,7 +29,7 @@ func TestConnStates(t *testing.T) {
 // Messages of the other end, failures and Close bring about each transition.
 func TestConnEvents(t *testing.T) {
 	t.Parallel()
-	id := connID{7, true} // as the other end has it
+	id := connID{7, true} // as at the other end
 	mine := connID{7, false}
 	accept := func(n *Node) { n.hears(from("a", kindAccept).conn(id).number(1000)) }
 	fin := func(n *Node) { n.hears(from("a", kindFin).conn(id).number(0)) }
@@ -40,7 +40,7 @@ func TestConnEvents(t *testing.T) {
 		from connState
 		do   []func(*Node)
 		want connState
-		read error // of a Read afterwards; errFailed: any other than these
+		read error // of a later Read; errFailed: any other error
 	}{
 		"opening, accepted":         {opening, []func(*Node){accept}, open, nil},
 		"opening, fin before it":    {opening, []func(*Node){fin}, ended, io.EOF},
@@ -96,5 +96,5 @@ func TestConnEvents(t *testing.T) {
 	}
 }
 
-// errFailed stands for any error but the end of what was written, or of the connection.
+// errFailed stands for any error except the end of the data and a closed connection.
 var errFailed = errors.New("failed")

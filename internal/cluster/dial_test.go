@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// The bus carries nothing any more just after a node has begun to dial another: that is no
-// sign that the other is gone.
+// If the bus stops carrying messages just after a node has begun to dial another, the
+// other node does not count as gone.
 func TestDialBusAway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -21,7 +21,7 @@ func TestDialBusAway(t *testing.T) {
 			dialled <- err
 		}()
 		time.Sleep(100 * time.Millisecond)
-		n.health.echo.Store(int64(n.now())) // the last that the bus carried
+		n.health.echo.Store(int64(n.now())) // the last message that the bus carried
 		if err := <-dialled; !errors.Is(err, errAway) {
 			t.Errorf("dialled: %v", err)
 		}

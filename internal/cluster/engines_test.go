@@ -29,7 +29,7 @@ import (
 
 func init() { engineMain, engineLeft = natstest.Main, natstest.Left }
 
-// An engine is one that nodes meet over, with a server that can be killed.
+// An engine is one that carries the nodes' bus, with a server that can be killed.
 type engine struct {
 	name  string
 	start func(t testing.TB) (open func(context.Context) (durable.Log, error), kill, restart func())
@@ -63,7 +63,7 @@ var engines = []engine{
 	}},
 }
 
-// over is a town whose buses are an engine's.
+// over returns a town with buses of an engine.
 func over(t testing.TB, e engine, count int, o cluster.Options) (w *town, names []string, kill, restart func()) {
 	t.Helper()
 	open, kill, restart := e.start(t)
@@ -111,8 +111,8 @@ func BenchmarkEngines(b *testing.B) {
 	}
 }
 
-// A hundred streams at once, a thousand with -long, and each gets all of it.
-func TestEngineMany(t *testing.T) { // alone: a node that is too busy to answer is gone
+// A hundred streams at once, a thousand with -long, arrive whole.
+func TestEngineMany(t *testing.T) { // not parallel: a node that is too busy to answer is gone
 	many := testlong.Either(100, 1000)
 	for _, e := range engines {
 		t.Run(e.name, func(t *testing.T) {
@@ -131,7 +131,7 @@ func TestEngineMany(t *testing.T) { // alone: a node that is too busy to answer 
 						if err == nil {
 							return
 						}
-						// Messages that the machine stood still under may be lost.
+						// While the machine stands still, messages may be lost.
 						if stood.Load() == before {
 							t.Error(err)
 							return
@@ -145,8 +145,8 @@ func TestEngineMany(t *testing.T) { // alone: a node that is too busy to answer 
 	}
 }
 
-// The engine is away for seconds, ten with -long: nothing hangs, nobody is found gone, and
-// requests go through again.
+// If the engine is away for three seconds, ten with -long, no request hangs, no node
+// counts as gone, and requests go through again afterwards.
 func TestEngineAway(t *testing.T) {
 	t.Parallel()
 	away := testlong.Either(3*time.Second, 10*time.Second)
@@ -157,7 +157,7 @@ func TestEngineAway(t *testing.T) {
 			var gone, woken atomic.Int64
 			for _, n := range w.nodes {
 				n.Watch(func(string) { gone.Add(1) })
-				n.OnWake(sync.OnceFunc(func() { woken.Add(1) })) // again if the whole machine stands still
+				n.OnWake(sync.OnceFunc(func() { woken.Add(1) })) // called again if the whole machine stands still
 			}
 			w.serve(names[1], office(make(chan struct{}, 1000)))
 			client := w.client(names[0])
@@ -174,7 +174,7 @@ func TestEngineAway(t *testing.T) {
 					t.Error("an answer without an engine")
 				}
 				slowest = max(slowest, time.Since(begun))
-				time.Sleep(50 * time.Millisecond) // so that failing is not all that is done
+				time.Sleep(50 * time.Millisecond) // leave time between failures
 			}
 			t.Logf("%d failed, the slowest after %v, with %v", failed, slowest, last)
 			if slowest > 20*time.Second {
@@ -197,15 +197,15 @@ func TestEngineAway(t *testing.T) {
 			select {
 			case err := <-ended:
 				t.Logf("the stream that was there before has ended: %v", err)
-			case <-time.After(testlong.Either(0, 2*time.Second)): // nothing is decided by that
+			case <-time.After(testlong.Either(0, 2*time.Second)): // either outcome is right
 				t.Log("the stream that was there before goes on")
 			}
 		})
 	}
 }
 
-// One server of three dies, with nodes on each: those that were on it are not found
-// gone, and requests go through.
+// If one server of three dies, the nodes that used it do not count as gone, and
+// requests go through.
 func TestServerDies(t *testing.T) {
 	t.Parallel()
 	testlong.Only(t, "it takes 20 seconds")
@@ -251,7 +251,7 @@ func TestServerDies(t *testing.T) {
 	}
 	for i := range 2 {
 		s.Kill(i)
-		time.Sleep(2 * silence) // a node without a server is found gone
+		time.Sleep(2 * silence) // longer than a node without a server may be silent
 		if err := s.Restart(i); err != nil {
 			t.Error(err)
 		}
@@ -266,7 +266,7 @@ func TestServerDies(t *testing.T) {
 	}
 }
 
-// getMuch asks for what is much, and checks it.
+// getMuch requests a large body, and checks it.
 func getMuch(client *http.Client, host string) error {
 	res, err := client.Get("http://" + host + "/much")
 	if err != nil {

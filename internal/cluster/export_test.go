@@ -1,6 +1,6 @@
 package cluster
 
-// Conns is how many connections a node has.
+// Conns returns how many connections a node has.
 func (n *Node) Conns() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()

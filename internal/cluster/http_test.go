@@ -27,7 +27,7 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// serve has a node serve HTTP to the others.
+// serve has a node serve HTTP to the other nodes.
 func (w *town) serve(name string, h http.Handler) {
 	server := &http.Server{Handler: h, ErrorLog: log.New(io.Discard, "", 0)}
 	done := make(chan struct{})
@@ -41,7 +41,7 @@ func (w *town) serve(name string, h http.Handler) {
 	})
 }
 
-// client is one whose hosts are nodes.
+// client returns an HTTP client that dials nodes by name.
 func (w *town) client(from string) *http.Client {
 	transport := &http.Transport{
 		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
@@ -59,7 +59,7 @@ func (w *town) client(from string) *http.Client {
 
 var much = noise(1, 300_000)
 
-// office answers as the tests need it.
+// office is the handler for the tests' requests.
 func office(left chan<- struct{}) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/echo", func(w http.ResponseWriter, r *http.Request) {
@@ -114,8 +114,8 @@ func office(left chan<- struct{}) http.Handler {
 	return mux
 }
 
-// net/http works over it: bodies both ways on a connection that is kept, a stream
-// of events, a request that is given up, an upgrade.
+// net/http works over the bus: bodies both ways on a kept connection, a stream of
+// events, a request that is given up, an upgrade.
 func TestHTTP(t *testing.T) {
 	t.Parallel()
 	w := newTown(t, 20, cluster.Options{}, "a", "b")
@@ -166,7 +166,7 @@ func TestHTTP(t *testing.T) {
 	mcptest.Eventually(t, "connections to end", time.Minute, func() bool { return w.nodes["a"].Conns() == 0 && w.nodes["b"].Conns() == 0 })
 }
 
-// events opens a stream and reads what it has at first.
+// events opens a stream and reads its first count events.
 func events(ctx context.Context, t testing.TB, client *http.Client, url string, count int) *http.Response {
 	t.Helper()
 	req, _ := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -183,7 +183,7 @@ func events(ctx context.Context, t testing.TB, client *http.Client, url string, 
 	return res
 }
 
-// A stream whose owner dies ends with an error that says so.
+// A stream ends with an error that names the cause when its owner dies.
 func TestStreamOfTheDead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -200,7 +200,7 @@ func TestStreamOfTheDead(t *testing.T) {
 	})
 }
 
-// Whatever befalls the bus, each request gets its whole answer or an error, soon.
+// With any fault of the bus, each request soon gets its whole answer or an error.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	for seed := range testlong.Either[uint64](1, 3) {
@@ -242,7 +242,7 @@ func faults(t *testing.T, seed uint64) {
 					t.Error(err)
 				default:
 					failed.Add(1)
-					time.Sleep(time.Millisecond) // so that failing is not all that is done
+					time.Sleep(time.Millisecond) // leave time between failures
 				}
 			}
 		})
@@ -274,7 +274,7 @@ func faults(t *testing.T, seed uint64) {
 
 var errCorrupt = errors.New("corrupt")
 
-// ask makes a request at random, and checks its answer.
+// ask makes a random request, and checks its answer.
 func ask(client *http.Client, host string, r *rand.Rand) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -9,7 +9,7 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// deaf is a bus that keeps what is sent over it, and on which nobody else is.
+// deaf is a bus without other nodes that keeps each message sent over it.
 type deaf struct{ sent chan []byte }
 
 func (*deaf) Node() string { return "me" }
@@ -43,7 +43,7 @@ func parsed(t *testing.T, m []byte) (kind, *reader) {
 	return k, &reader{b: body}
 }
 
-// alone is a node whose clock stands still, with the test as its peers.
+// alone returns a node without heartbeats. The test plays its peers.
 func alone(t testing.TB) (*Node, *deaf) {
 	d := &deaf{make(chan []byte, 100)}
 	n := mcptest.Must(Join(d, Options{Heartbeat: 100 * time.Hour, Silence: 2 * time.Second, Window: 1000, Logger: slog.New(slog.DiscardHandler)}))(t)
@@ -58,12 +58,12 @@ func from(name string, k kind) *packet {
 
 func (n *Node) hears(p *packet) { (*receiver)(n).Message(p.b) }
 
-// What one node says of a connection is nothing to those of another, and what is
-// repeated or comes late does no harm.
+// A message about a connection has no effect if it comes from another node than the
+// peer. A message that comes twice or late does no harm.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
 	n, d := alone(t)
-	far := connID{7, true} // as the dialler has it
+	far := connID{7, true} // as at the dialling end
 	n.hears(from("a", kindOpen).conn(far).number(1000))
 	d.expect(t, kindAccept)
 	n.hears(from("a", kindOpen).conn(far).number(1000))
@@ -80,7 +80,7 @@ func TestStrangers(t *testing.T) {
 	n.hears(from("a", kindData).conn(far).number(2).number(0).bytes([]byte("three")...))
 	n.hears(from("a", kindData).conn(far).number(2).number(0).bytes([]byte("three")...))
 	n.hears(from("a", kindData).conn(far).number(1).number(0).bytes([]byte("two ")...))
-	d.expect(t, kindCredit) // fin has come
+	d.expect(t, kindCredit) // the credit confirms fin
 	n.hears(from("a", kindFin).conn(far).number(3))
 	d.expect(t, kindCredit)
 	said, err := io.ReadAll(c)
@@ -95,7 +95,7 @@ func TestStrangers(t *testing.T) {
 	d.expect(t, kindReset)
 }
 
-// One who writes more than there is room for is cut off.
+// A peer that sends more than the window is cut off.
 func TestTooMuch(t *testing.T) {
 	t.Parallel()
 	n, d := alone(t)
@@ -109,8 +109,8 @@ func TestTooMuch(t *testing.T) {
 	}
 }
 
-// A process that was stopped gives the others time, and tells those who want to
-// know; one that was not gives up who does not answer.
+// A process that was stopped gives its peers more time, and reports the pause. One
+// that was not stopped gives up a peer that does not answer.
 func TestJump(t *testing.T) {
 	t.Parallel()
 	n, _ := alone(t)
@@ -128,7 +128,7 @@ func TestJump(t *testing.T) {
 	if p.lost() {
 		t.Error("a peer is gone when this process was stopped")
 	}
-	// The machine was: the monotonic clock stood still.
+	// The machine was stopped: the monotonic clock stood still.
 	p.seen.Store(int64(n.now() - time.Minute))
 	c = clock{node: n, due: n.now(), wall: time.Now().Round(0).Add(-time.Minute), mono: n.now()}
 	c.tick()
@@ -148,7 +148,7 @@ func TestJump(t *testing.T) {
 	}
 }
 
-// Nothing that comes over the bus does harm.
+// No message over the bus, valid or not, makes a node panic.
 func FuzzMessage(f *testing.F) {
 	id := connID{7, true}
 	for _, p := range []*packet{

@@ -2,7 +2,7 @@ package cluster
 
 import "testing"
 
-// Each sign in each state has the result that the table of peerState says.
+// Each sign has, in each state, the result in the table of peerState.
 func TestPeerStates(t *testing.T) {
 	t.Parallel()
 	signs := []sign{signMessage, signSilence, signNoName, signNoAnswer, signFarewell, signAwake}
@@ -27,7 +27,7 @@ func TestPeerStates(t *testing.T) {
 	}
 }
 
-// A node's messages and its clock bring about each of the states.
+// A node's messages and its clock lead to each of the states.
 func TestPeerSigns(t *testing.T) {
 	t.Parallel()
 	n, d := alone(t)
@@ -58,7 +58,7 @@ func TestPeerSigns(t *testing.T) {
 	n.lose(p, signNoAnswer, "does not answer")
 	want("a", gone)
 	n.wake(0)
-	want("a", suspected) // it may have come back meanwhile
+	want("a", suspected) // the peer may have come back meanwhile
 	n.hears(from("a", kindBeat).bytes(0))
 	want("a", alive)
 	n.hears(from("a", kindBye))

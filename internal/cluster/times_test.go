@@ -10,7 +10,7 @@ import (
 	"holdfast/internal/cluster/bustest"
 )
 
-// How soon a death is noticed by one who only waits for what the dead would say.
+// A node that only reads from a peer notices in time that the peer has died.
 func TestNoticed(t *testing.T) {
 	for _, test := range []struct {
 		what        string
@@ -56,15 +56,15 @@ func TestNoticed(t *testing.T) {
 	})
 }
 
-// An idle connection costs next to no messages, and lives for ever.
+// An idle connection costs next to no messages, and does not end.
 func TestIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTown(t, 1, cluster.Options{}, "a", "b")
 		here, there := w.pair("b")
 		before := w.Count()
 		time.Sleep(10 * time.Minute)
-		// 2 heartbeats a second of each node to each, and a question and answer
-		// every ten seconds of each.
+		// Each node sends each other node 2 heartbeats a second, and a question and an
+		// answer every ten seconds.
 		if count := w.Count() - before; count > 600*2*2*2+600/10*2*2+100 {
 			t.Errorf("%d messages in ten minutes", count)
 		}

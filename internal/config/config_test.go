@@ -16,7 +16,7 @@ import (
 	"holdfast/internal/limit"
 )
 
-// environment is what variables of the environment stand for in tests.
+// environment returns the environment variables of tests.
 func environment(name string) (string, bool) {
 	v, ok := map[string]string{"API_KEY": "s3cret", "AUTH_TOKEN": "t0ken", "EMPTY": "", "EVIL": "${API_KEY}"}[name]
 	return v, ok
@@ -33,7 +33,7 @@ func parse(t *testing.T, text string) *File {
 	return f
 }
 
-// The documented examples of hosts are read unchanged.
+// The hosts' documented examples are read unchanged.
 func TestHosts(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string][]string{
@@ -98,7 +98,7 @@ func TestHosts(t *testing.T) {
 	}
 }
 
-// What is ours is read, for all servers and for one of them.
+// Holdfast's own settings are read, for all servers and for one of them.
 func TestSettings(t *testing.T) {
 	t.Parallel()
 	f := parse(t, `{
@@ -147,7 +147,7 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// What a host says of a server's tools and patience holds, where its meaning is known.
+// A host's settings for a server's tools and timeout apply if their meaning is known.
 func TestHostSettings(t *testing.T) {
 	t.Parallel()
 	const ours = `, "holdfast": {"timeout": "1m", "tools": {"allow": ["get_*"], "deny": ["*_all"]}, "servers": {"own": {"timeout": "2m"}}}}`
@@ -185,8 +185,8 @@ func TestHostSettings(t *testing.T) {
 	}
 }
 
-// A file of the Gemini CLI is known by its folder, or by what only this host has. In it, $NAME is a
-// variable.
+// A Gemini CLI file is known by its folder, or by members that only this host has. In such a file,
+// $NAME is a variable.
 func TestGemini(t *testing.T) {
 	t.Parallel()
 	server := func(more string) string {
@@ -228,7 +228,7 @@ func TestGemini(t *testing.T) {
 	}
 }
 
-// Mistakes are explained, with their place.
+// Mistakes are reported with their place.
 func TestMistakes(t *testing.T) {
 	t.Parallel()
 	in := func(server string) string { return `{"mcpServers": {"a": ` + server + `}}` }
@@ -302,7 +302,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// A mark at the beginning, as some editors for Windows write it, is no mistake.
+// A byte order mark, which some editors for Windows write, is no mistake.
 func TestByteOrderMark(t *testing.T) {
 	t.Parallel()
 	if f := parse(t, "\ufeff"+`{"mcpServers": {"a": {"command": "x"}}}`); f.Servers[0].Name != "a" {
@@ -310,8 +310,8 @@ func TestByteOrderMark(t *testing.T) {
 	}
 }
 
-// What is denied for all servers stays denied at one that says what is allowed, unless it says what is
-// denied.
+// Tools that are denied for all servers stay denied at a server that allows tools, unless it has a
+// deny list of its own.
 func TestDeniedEverywhere(t *testing.T) {
 	t.Parallel()
 	f := parse(t, `{"mcpServers": {"a": {"command": "x"}, "b": {"command": "x"}, "c": {"command": "x"}}, "holdfast": {"tools": {"deny": ["rm"]}, "servers": {
@@ -323,7 +323,7 @@ func TestDeniedEverywhere(t *testing.T) {
 	}
 }
 
-// All mistakes are told at a time, in their order.
+// All mistakes are reported together, in order.
 func TestAllMistakes(t *testing.T) {
 	t.Parallel()
 	_, err := Parse("f.json", []byte("{\"mcpServers\": {\n\"a\": {\"command\": 1.5, \"cwd\": []},\n\"b\": {\"args\": 1}}}"), Options{})
@@ -332,7 +332,7 @@ func TestAllMistakes(t *testing.T) {
 	}
 }
 
-// Variables are put in where they stand.
+// Variables are replaced by their values.
 func TestVariables(t *testing.T) {
 	t.Parallel()
 	home, _ := os.UserHomeDir()
@@ -366,7 +366,7 @@ func TestShown(t *testing.T) {
 	}
 }
 
-// FuzzParse reads any text without a panic; what it returns can be served.
+// FuzzParse reads any text without a panic. Servers that it returns are valid.
 func FuzzParse(f *testing.F) {
 	files, _ := filepath.Glob("testdata/*.json")
 	for _, name := range files {

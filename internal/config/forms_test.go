@@ -12,7 +12,7 @@ import (
 	"unicode/utf16"
 )
 
-// line is what a server is, in one line.
+// line returns a server's settings in one line.
 func line(s *Server) string {
 	all := []string{s.Name, s.Type, s.URL, strings.Join(s.Command, " ")}
 	for _, name := range slices.Sorted(maps.Keys(s.Header)) {
@@ -30,7 +30,7 @@ func line(s *Server) string {
 	return strings.Join(slices.DeleteFunc(all, func(s string) bool { return s == "" }), " ")
 }
 
-// Files of more hosts are read, and what is off there stays off.
+// The files of more hosts are read, and servers that are off in them stay off.
 func TestMoreHosts(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string][]string{
@@ -81,7 +81,7 @@ func TestMoreHosts(t *testing.T) {
 	}
 }
 
-// What is off in a file stays off, whatever the form in which it is written, and beside the settings of Holdfast.
+// A server that is off in a file stays off, in each form of writing it, and beside Holdfast's settings.
 func TestOffStaysOff(t *testing.T) {
 	t.Parallel()
 	one := func(s string) string { return `{"mcpServers": {"a b": {"command": "x", ` + s + `}}}` }
@@ -133,7 +133,7 @@ func TestOffStaysOff(t *testing.T) {
 	}
 }
 
-// What is not read is named, with what to do.
+// The error for a file in another format names the format, and says what to do.
 func TestOtherForms(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ file, text, want string }{
@@ -177,7 +177,7 @@ func TestUTF16(t *testing.T) {
 	}
 }
 
-// A variable is the server's own first. One that is not there costs the server, and no other.
+// A variable is looked up in the server's own variables first. A server with an unset variable is left out. The other servers stay.
 func TestOwnVariables(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -230,7 +230,7 @@ func TestOwnVariables(t *testing.T) {
 	}
 }
 
-// An envFile is read as VS Code does it.
+// An envFile is read as in VS Code.
 func TestEnvFile(t *testing.T) {
 	t.Parallel()
 	const text = "\ufeffA=1\r\n# B=2\n\nno line\nexport C = three # words\nD=\"a\\nb # c\"\nE='$A ${A}'\nF=$A\nG=`x`\nH: y\nI=it's\nJ=\nK=a=b\n  L=\"x\"  \n=x\n"
@@ -240,7 +240,7 @@ func TestEnvFile(t *testing.T) {
 	}
 }
 
-// A server runs in the workspace folder, unless the file says another.
+// A server runs in the workspace folder, unless the file names another directory.
 func TestWorkspace(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -263,7 +263,7 @@ func TestWorkspace(t *testing.T) {
 	}
 }
 
-// Merged, no two servers have the same prefix, and one keeps the prefix of its name.
+// No two merged servers have the same prefix, and one of them keeps the prefix of its name.
 func TestPrefixesDiffer(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 40)
@@ -300,7 +300,7 @@ func TestPrefixesDiffer(t *testing.T) {
 	}
 }
 
-// Errors of type show no value, which may be a secret in the wrong place.
+// A type error does not contain the value, which may be a misplaced secret.
 func TestTypesShowNothing(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{

@@ -12,7 +12,7 @@ import (
 	"github.com/tailscale/hujson"
 )
 
-// schema is the one for editors.
+// schema returns the JSON schema for editors.
 func schema(t *testing.T) *jsonschema.Schema {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/holdfast.schema.json")
@@ -26,7 +26,7 @@ func schema(t *testing.T) *jsonschema.Schema {
 	return &s
 }
 
-// The schema for editors has the members that are read, and no others.
+// The schema for editors has exactly the members that are read.
 func TestSchemaMembers(t *testing.T) {
 	t.Parallel()
 	s := schema(t)
@@ -59,7 +59,7 @@ func TestSchemaMembers(t *testing.T) {
 	}
 }
 
-// What is read without a mistake fits the schema, and mistakes do not.
+// A file without mistakes fits the schema, and files with mistakes do not.
 func TestSchemaFits(t *testing.T) {
 	t.Parallel()
 	resolved, err := schema(t).Resolve(nil)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// FAILURES 23: a wrong entry costs that entry. The others are served, and the error says what is wrong with it.
+// FAILURES 23: a wrong entry costs that entry alone. The other servers are served, and the error says what is wrong with the entry.
 func TestFailure23WrongEntry(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct{ entry, settings, says string }{
@@ -42,8 +42,8 @@ func TestFailure23WrongEntry(t *testing.T) {
 			}
 		})
 	}
-	// What is not wrong with one entry alone is wrong with the file: settings for a server that is not there may be meant for
-	// another one, of two servers at one path neither is the wrong one.
+	// Mistakes that cannot be pinned to one entry are mistakes of the file: settings for an unknown server may be meant for
+	// another one, and of two servers at one path neither is the wrong one.
 	for name, text := range map[string]string{
 		"settings for no server":  `{"mcpServers":{"a":{"command":"x"}},"holdfast":{"servers":{"b":{"deny":["*"]}}}}`,
 		"wrong settings for none": `{"mcpServers":{"a":{"command":"x"}},"holdfast":{"servers":{"b":{"deny":"all"}}}}`,

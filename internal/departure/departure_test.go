@@ -21,13 +21,13 @@ type node struct {
 	arrived  bool
 }
 
-// A session is one that is busy until a time.
+// A session is busy until a time.
 type session struct {
 	of     *node
 	number int
 	calls  int
-	until  time.Time // calls are in flight
-	read   time.Time // a client reads
+	until  time.Time // when its last call ends
+	read   time.Time // when its reader leaves
 	asking bool      // a call waits for its client
 	cut    bool
 }
@@ -83,10 +83,10 @@ func departs(sessions ...*session) (*node, *Departure) {
 	})
 }
 
-// in returns a time that comes.
+// in returns the time d from now.
 func in(d time.Duration) time.Time { return time.Now().Add(d) }
 
-// Sessions are given up as soon as they are quiet; those that are not in time are cut, once their readers know or have had their time.
+// A session is given up as soon as it is quiet. At the deadline the others are cut, once their readers have noticed, or have had ReadersGrace.
 func TestHandOver(t *testing.T) {
 	t.Parallel()
 	for what, test := range map[string]struct {
@@ -121,7 +121,7 @@ func TestHandOver(t *testing.T) {
 	}
 }
 
-// A node that is alone waits for calls, and then serves, or hands over.
+// A node that is alone waits for its calls. Then it serves again, or hands over.
 func TestDrainAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -149,7 +149,7 @@ func TestDrainAlone(t *testing.T) {
 	})
 }
 
-// A node whose sessions stay waits for calls and readers, with the time in which the process stood still.
+// A node that keeps its sessions waits for calls and readers, and waits longer by the time for which the process stood still.
 func TestAwaitIdle(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -174,7 +174,7 @@ func TestAwaitIdle(t *testing.T) {
 	})
 }
 
-// Close leaves shared sessions to others, and ends what stays.
+// Close leaves shared sessions to other nodes, and ends the others.
 func TestClose(t *testing.T) {
 	t.Parallel()
 	for _, shared := range []bool{false, true} {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A node takes the steps of its table and no others.
+// A node's state changes along the table of steps alone.
 func TestSteps(t *testing.T) {
 	t.Parallel()
 	for from := Serving; from <= Closed; from++ {
@@ -27,7 +27,7 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// What is begun before a state is refused from then on, and Close waits for what was begun.
+// Work that must begin before a state is refused from that state on. Close waits for work that has begun.
 func TestWork(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -52,11 +52,11 @@ func TestWork(t *testing.T) {
 		if err := w.StartBefore(Stopped, no); !errors.Is(err, ErrClosing) {
 			t.Errorf("when stopped: %v", err)
 		}
-		if !w.Go(w.Done) { // what was begun first
+		if !w.Go(w.Done) { // the work from StartBefore
 			t.Error("nothing ends after Stop")
 		}
 		ran := 0
-		for _, wait := range []time.Duration{time.Second, time.Minute} { // before Close has begun to wait, and later
+		for _, wait := range []time.Duration{time.Second, time.Minute} { // one fires before Close begins to wait, one later
 			w.After(wait, func() { ran++ })
 		}
 		time.Sleep(2 * time.Second)
@@ -71,7 +71,7 @@ func TestWork(t *testing.T) {
 	})
 }
 
-// Waiting ends when something is so, after its time, and with the node.
+// WaitFor ends when its condition is true, when its time is over, and when the node ends.
 func TestWaitFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"holdfast/internal/dpop"
 )
 
-// TestExample reads the proof of RFC 9449, section 4.1, whose key has the thumbprint of section 6.1.
+// TestExample reads the proof of RFC 9449, section 4.1. Its key has the thumbprint of section 6.1.
 func TestExample(t *testing.T) {
 	const text = "eyJ0eXAiOiJkcG9wK2p3dCIsImFsZyI6IkVTMjU2IiwiandrIjp7Imt0eSI6IkVDIiwieCI6Imw4dEZyaHgtMzR0VjNoUklDUkRZOXpDa0RscEJoRjQyVVFVZldWQVdCRnMi" +
 		"LCJ5IjoiOVZFNGpmX09rX282NHpiVFRsY3VOSmFqSG10NnY5VERWclUwQ2R2R1JEQSIsImNydiI6IlAtMjU2In19.eyJqdGkiOiItQndDM0VTYzZhY2MybFRjIiwiaHRtIjoiUE9TVCIs" +
@@ -26,7 +26,7 @@ func TestExample(t *testing.T) {
 	}
 }
 
-// TestURL has proofs for URLs that are the same, and others that are not.
+// TestURL has pairs of URLs that are the same for a proof, and pairs that are not.
 func TestURL(t *testing.T) {
 	key, err := dpop.NewKey()
 	if err != nil {
@@ -47,7 +47,7 @@ func TestURL(t *testing.T) {
 		{"https://a.example:444/mcp", "https://a.example/mcp", false},
 		{"http://a.example/mcp", "https://a.example/mcp", false},
 		{"https://a.example/mcp/other", "https://a.example/mcp", false},
-		{"https://user@a.example/mcp", "https://a.example/mcp", true}, // which is left out when it is made
+		{"https://user@a.example/mcp", "https://a.example/mcp", true}, // the user is left out of a proof's URL
 		{"/mcp", "https://a.example/mcp", false},
 	} {
 		u, err := url.Parse(c.says)
@@ -112,7 +112,7 @@ func TestKey(t *testing.T) {
 	}
 }
 
-// FuzzParse has anything for a proof.
+// FuzzParse parses any text as a proof.
 func FuzzParse(f *testing.F) {
 	f.Add("a.b.c")
 	f.Add("eyJhbGciOiJub25lIn0..")

@@ -16,8 +16,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A call that is followed changes its state as the table says, and by nothing else. The
-// scripts of cmd/holdfast reach the transitions from outside.
+// A followed call changes its state as the table says, and in no other way. The scripts
+// of cmd/holdfast reach the transitions from outside.
 func TestStates(t *testing.T) {
 	t.Parallel()
 	for from := following; from <= cancelled; from++ {
@@ -34,7 +34,7 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// Ctrl-C that comes twice at once leaves the call; a second one, after the user has learnt what it does, cancels it.
+// Two interrupts at once leave the call. A second interrupt cancels it if it comes after the user could read what a second one does.
 func TestInterruptTwiceAtOnce(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -67,14 +67,14 @@ func TestInterruptTwiceAtOnce(t *testing.T) {
 				find := place.find
 				place.find = func() (client.State, bool) {
 					s, _ := find()
-					return s, f.state != cancelled // the server is told at once
+					return s, f.state != cancelled // the server is informed at once
 				}
 				ctx, stop := context.WithCancel(t.Context())
 				defer stop()
 				go func() {
 					for _, d := range test.between {
 						select {
-						case <-time.After(d): // by the clock of the bubble
+						case <-time.After(d): // the bubble's clock
 						case <-ctx.Done():
 							return
 						}
@@ -90,7 +90,7 @@ func TestInterruptTwiceAtOnce(t *testing.T) {
 	}
 }
 
-// placeOf returns a place for a call with a token, or without one, and what it shows.
+// placeOf returns a place for a call with a token, or without one, and the output of its display.
 func placeOf(t *testing.T, token string, saved *SavedCall) (*place, *bytes.Buffer) {
 	t.Helper()
 	var out bytes.Buffer
@@ -102,7 +102,7 @@ func placeOf(t *testing.T, token string, saved *SavedCall) (*place, *bytes.Buffe
 }
 
 // The user sees the command that resumes a call once: when the call takes long, or at once
-// if nothing is saved.
+// if the call is not saved.
 func TestHint(t *testing.T) {
 	t.Parallel()
 	calls := SavedCallsIn(t.TempDir())
@@ -130,7 +130,7 @@ func TestHint(t *testing.T) {
 		t.Errorf("shown twice: %s", out)
 	}
 
-	p, out = placeOf(t, "token", nil) // nothing is saved
+	p, out = placeOf(t, "token", nil) // the call is not saved
 	if p.save(); p.hint != shown || !strings.Contains(out.String(), "holdfast resume hf1.") || strings.Contains(out.String(), "--state") {
 		t.Error("not shown where nothing is saved")
 	}
@@ -157,7 +157,7 @@ func TestHint(t *testing.T) {
 	}
 }
 
-// Where a call is is saved at once, and then not too often, unless it has got a token.
+// A call's place is saved at once, and later at intervals. A new token is saved at once.
 func TestSaveRate(t *testing.T) {
 	t.Parallel()
 	c, err := SavedCallsIn(t.TempDir()).Add([]byte(`"a"`), "count")
@@ -171,7 +171,7 @@ func TestSaveRate(t *testing.T) {
 	if p.later != nil || !c.isSaved() {
 		t.Error("not saved at once")
 	}
-	p.savedAt = time.Now().Add(time.Hour) // just now, on any machine
+	p.savedAt = time.Now().Add(time.Hour) // just now, however fast the machine is
 	if p.save(); p.later == nil {
 		t.Error("saved too often")
 	}

@@ -7,7 +7,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// Questions that wait for the user are kept in bounds.
+// The number of questions that wait for the user is bounded.
 func TestQuestionsInBounds(t *testing.T) {
 	t.Parallel()
 	question := mustParse(jsonrpc.AppendRequest(nil, []byte("1"), "elicitation/create", jsonrpc.Object("message", strings.Repeat("A", 1<<20))))

@@ -2,7 +2,7 @@ package follow
 
 import "testing"
 
-// What a server asks of a client that cannot do it is refused; a ping is answered.
+// A server's request that the client does not support is refused. A ping is answered.
 func TestRefusal(t *testing.T) {
 	t.Parallel()
 	for request, want := range map[string]string{

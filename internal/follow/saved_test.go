@@ -31,7 +31,7 @@ func keep(t *testing.T, calls SavedCalls, id, tool string) *SavedCall {
 	return k
 }
 
-// The only call that may be meant is found without a name.
+// Without a name, the only possible call is found.
 func TestSavedCalls(t *testing.T) {
 	t.Parallel()
 	calls := SavedCallsIn(t.TempDir())
@@ -54,7 +54,7 @@ func TestSavedCalls(t *testing.T) {
 	want(false, "")
 	a, b := keep(t, calls, `"a"`, "count"), keep(t, calls, `"b"`, "count")
 	want(false, "several")
-	want(true, "") // both are followed
+	want(true, "") // both are being followed
 	a.close(false)
 	want(true, `"a"`)
 	again, err := calls.Add([]byte(`"a"`), "")
@@ -66,10 +66,10 @@ func TestSavedCalls(t *testing.T) {
 	calls.Cancelled(stateOf(`"a"`))
 	want(true, `"b"`)
 	b.close(true)
-	want(false, `"a"`) // there is no other
+	want(false, `"a"`) // there is no other call
 }
 
-// A call is found by its name, by the beginning of it, and by the letters at its end.
+// A call is found by its name, by a prefix of it, and by the letters at its end.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	calls := SavedCallsIn(t.TempDir())
@@ -110,13 +110,13 @@ func TestNames(t *testing.T) {
 	count.close(false)
 	other.close(false)
 
-	// Names that would be the same have more letters.
+	// A name gets more letters if it would be the same as another.
 	if a, b := nameOf("t", "abcdef", []string{"abcdef", "abcdxx"}), nameOf("t", "abcdef", []string{"abcdef"}); a != "t-abcde" || b != "t-abcd" {
 		t.Error(a, b)
 	}
 }
 
-// Calls that are too old, or too many, are forgotten, but for those that a process follows.
+// Saved calls that are too old, or too many, are removed, except those that a process follows.
 func TestSavedCallsInBounds(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

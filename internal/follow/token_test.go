@@ -9,7 +9,7 @@ import (
 	"holdfast/client"
 )
 
-// A token says where a call is, and no more than is needed.
+// A token contains a call's place, and nothing that a resume does not need.
 func TestToken(t *testing.T) {
 	t.Parallel()
 	full := client.State{
@@ -52,7 +52,7 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// What is no token is refused, whatever it is.
+// A text that is not a token is refused, whatever it contains.
 func TestParseToken(t *testing.T) {
 	t.Parallel()
 	good := Token(client.State{URL: "http://example.com/", Calls: []client.CallState{{ID: json.RawMessage("1"), Token: "t"}}})

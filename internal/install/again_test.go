@@ -15,7 +15,7 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// found are files as they can be before a server is added. SECTION stands for the host's empty section.
+// found are possible files before a server is added. SECTION stands for the host's empty section.
 var found = map[string]struct{ json, toml string }{
 	"empty":                       {"", ""},
 	"blank":                       {" \n", " \n"},
@@ -40,7 +40,7 @@ var found = map[string]struct{ json, toml string }{
 	"comment before the value":    {"{\n  \"a\": 1, // one\n  SECTION, // two\n  \"b\": 2 // three\n}\n", "[mcp_servers]\n# none yet\n\n[a]\n"},
 }
 
-// section returns the host's empty section, and how it begins.
+// emptySection returns the host's empty section, and how it begins.
 func (h *Host) emptySection() (whole, open string) {
 	for _, name := range h.form.section {
 		open += fmt.Sprintf("%q: {", name)
@@ -48,8 +48,8 @@ func (h *Host) emptySection() (whole, open string) {
 	return open + strings.Repeat("}", len(h.form.section)), open
 }
 
-// A file is byte for byte what it was once all servers that were added are taken out, in any order, and there is none if there was
-// none. Its backup has what was in it before.
+// Once all added servers are removed, in any order, a file has the same bytes as before, and a file that did not exist is removed.
+// The backup has the file's text from before each change.
 func TestAddedAndRemoved(t *testing.T) {
 	t.Parallel()
 	other := &Server{Command: []string{"holdfast", "connect", "--", "node", "server.js"}, Env: []Variable{{"A", "b"}}}
@@ -119,7 +119,7 @@ func TestAddedAndRemoved(t *testing.T) {
 	}
 }
 
-// Comments and empty sections stay without a backup, too.
+// Comments and empty sections also stay if there is no backup.
 func TestWithoutBackup(t *testing.T) {
 	t.Parallel()
 	h, _ := Find("cursor")
@@ -143,11 +143,11 @@ func TestWithoutBackup(t *testing.T) {
 	}
 }
 
-// What others have written is in the backup, and is neither removed with the servers that were added nor taken for one of them.
+// Servers that other programs have written are in the backup. They are not removed with the added servers, nor taken for them.
 func TestOthersWrite(t *testing.T) {
 	t.Parallel()
 	h, _ := Find("cursor")
-	foreign := &Server{Command: []string{"node", "theirs.js"}} // in the very form that Add writes
+	foreign := &Server{Command: []string{"node", "theirs.js"}} // in the same form as Add writes it
 	t.Run("a server of the user in a file that was made", func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "mcp.json")
 		add(t, h, file, "x", remote, false)
@@ -216,7 +216,7 @@ func TestOthersWrite(t *testing.T) {
 	})
 }
 
-// write writes a server into a file as another program than holdfast does: without a backup.
+// write writes a server into a file as another program would: without a backup.
 func write(t *testing.T, h *Host, file, name string, s *Server) {
 	t.Helper()
 	change, err := h.Add(file, name, s, false)

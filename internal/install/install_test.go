@@ -13,7 +13,7 @@ import (
 	"holdfast/internal/config"
 )
 
-// documented are the example files of the hosts' documentation.
+// documented are the example files in the hosts' documentation.
 var documented = map[string]string{
 	"claude-desktop": "../config/testdata/claude-desktop.json",
 	"claude-code":    "../config/testdata/claude-code.json",
@@ -70,8 +70,8 @@ func remove(t *testing.T, h *Host, file, name string) {
 	}
 }
 
-// A server is all that is new in the file of each host, however the file is written; the host's form is right; and without the
-// server the file is what it was.
+// Adding a server to a host's file only adds lines, in the host's form, however the file is written. Removing the server
+// restores the file.
 func TestDocumentedFiles(t *testing.T) {
 	t.Parallel()
 	asIs := func(s string) string { return s }
@@ -117,7 +117,7 @@ func TestDocumentedFiles(t *testing.T) {
 				if got := get(t, file); !bytes.Equal(got, before) {
 					t.Errorf("after install and uninstall: %q", got)
 				}
-				// Without the backup, too.
+				// The same holds without the backup.
 				if err := os.WriteFile(file, after, 0o600); err != nil {
 					t.Fatal(err)
 				}
@@ -142,7 +142,7 @@ func text16(data []byte) string {
 	return text
 }
 
-// addedOnly checks that after is before with lines added together, and a comma before them.
+// addedOnly checks that after is before plus some consecutive lines, and at most a comma before them.
 func addedOnly(t *testing.T, before, after, name string) {
 	t.Helper()
 	old, now := strings.Split(before, "\n"), strings.Split(after, "\n")
@@ -167,7 +167,7 @@ func addedOnly(t *testing.T, before, after, name string) {
 	}
 }
 
-// asConfigReadsIt checks that the reader of hosts' files finds the server.
+// asConfigReadsIt checks that package config finds the server in a file.
 func asConfigReadsIt(t *testing.T, file string, h *Host) {
 	t.Helper()
 	read, err := config.Read(file, config.Options{
@@ -187,7 +187,7 @@ func asConfigReadsIt(t *testing.T, file string, h *Host) {
 	t.Errorf("%s: the server is not found", h.Name)
 }
 
-// Each case is what becomes of a file of Cursor when a server is added.
+// Each case is a file of Cursor before and after a server is added.
 func TestJSON(t *testing.T) {
 	t.Parallel()
 	cursor, _ := Find("cursor")
@@ -206,16 +206,16 @@ func TestJSON(t *testing.T) {
 		{`{"a": 1}`, `{"a": 1, "mcpServers": {"x": ` + entry + `}}`},
 		{`{"mcpServers": {"a": {"command": "b"}}}`, `{"mcpServers": {"a": {"command": "b"}, "x": ` + entry + `}}`},
 		{"{\n    \"mcpServers\": {\n        \"a\": {\"command\": \"b\"}\n    }\n}", "{\n    \"mcpServers\": {\n        \"a\": {\"command\": \"b\"},\n        \"x\": " + in("        ", "    ") + "\n    }\n}"},
-		// Comments stay where they are, and so does a trailing comma.
+		// Comments stay in place, and so does a trailing comma.
 		{"{\n  \"mcpServers\": {\n    \"a\": {\"command\": \"b\"} // a, }\n    // the end\n  }\n}", "{\n  \"mcpServers\": {\n    \"a\": {\"command\": \"b\"}, // a, }\n    \"x\": " + in("    ", "  ") + "\n    // the end\n  }\n}"},
 		{"{\n  \"mcpServers\": {\n    \"a\": {\"command\": \"b\"}, /* a\n */\n  },\n}", "{\n  \"mcpServers\": {\n    \"a\": {\"command\": \"b\"}, /* a\n */\n    \"x\": " + in("    ", "  ") + ",\n  },\n}"},
 		{"{\n  \"mcpServers\": {\n    \"a\": {\"command\": \"b\"} /* a */ ,\n  }}", "{\n  \"mcpServers\": {\n    \"a\": {\"command\": \"b\"} /* a */ ,\n    \"x\": " + in("    ", "  ") + ",\n  }}"},
-		// Braces where others do not have them.
+		// Braces in unusual places.
 		{"{\n  \"mcpServers\":\n  {\n    \"a\": {\"command\": \"b\"}}}\n", "{\n  \"mcpServers\":\n  {\n    \"a\": {\"command\": \"b\"},\n    \"x\": " + in("    ", "  ") + "}}\n"},
 		{"{\n  \"mcpServers\":\n  {\n  }\n}\n", "{\n  \"mcpServers\":\n  {\n    \"x\": " + in("    ", "  ") + "\n  }\n}\n"},
-		// The root is not indented.
+		// The root's members are not indented.
 		{"{\n\"a\": 1\n}\n", "{\n\"a\": 1,\n\"mcpServers\": {\n  \"x\": " + in("  ", "  ") + "\n}\n}\n"},
-		// One step differs.
+		// One indentation step differs from the others.
 		{"{\n  \"mcpServers\": {\n      \"a\": {\n          \"command\": \"b\"\n      }\n  }\n}", "{\n  \"mcpServers\": {\n      \"a\": {\n          \"command\": \"b\"\n      },\n      \"x\": " + in("      ", "    ") + "\n  }\n}"},
 	} {
 		file := put(t, "mcp.json", []byte(c.before))
@@ -230,7 +230,7 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// Each case is what becomes of a file of Codex.
+// Each case is a file of Codex before and after a server is added.
 func TestTOML(t *testing.T) {
 	t.Parallel()
 	codex, _ := Find("codex")
@@ -248,7 +248,7 @@ func TestTOML(t *testing.T) {
 		for _, newline := range []string{"\n", "\r\n"} {
 			before, after := strings.ReplaceAll(c.before, "\n", newline), strings.ReplaceAll(c.after, "\n", newline)
 			if c.before == "" || c.before == "a = 1" {
-				after = c.after // there is no line end to go by
+				after = c.after // there is no line end to imitate
 			}
 			file := put(t, "config.toml", []byte(before))
 			add(t, codex, file, "x", &Server{Command: []string{"h"}}, false)
@@ -261,7 +261,7 @@ func TestTOML(t *testing.T) {
 			}
 		}
 	}
-	// An entry goes with its other tables, and whatever form it has.
+	// An entry is removed with its other tables, in each form.
 	for before, want := range map[string]string{
 		"[mcp_servers.x]\ncommand = 'b'\n\n[mcp_servers.x.env]\nA = '1'\n\n[e]\n":   "\n[e]\n",
 		"[e]\n\n[mcp_servers.x]\ncommand = 'b'\n[mcp_servers.a]\ncommand = 'c'\n":   "[e]\n[mcp_servers.a]\ncommand = 'c'\n",
@@ -277,7 +277,7 @@ func TestTOML(t *testing.T) {
 	}
 }
 
-// Another server of the name stays, unless it is to be replaced.
+// Another server with the same name stays, unless the caller replaces it.
 func TestTaken(t *testing.T) {
 	t.Parallel()
 	for host, before := range map[string]string{
@@ -300,7 +300,7 @@ func TestTaken(t *testing.T) {
 	}
 }
 
-// A file that cannot be read, or in which there is no place for servers, is not written. The error has the place.
+// A file that cannot be read, or that has no place for servers, is not written. The error says what is wrong, mostly with its place.
 func TestWrongFiles(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ host, text, want string }{
@@ -331,7 +331,7 @@ func TestWrongFiles(t *testing.T) {
 	}
 }
 
-// The mode of a file stays, a link stays a link, and a file that did not exist is made and goes again.
+// The mode of a file stays, a link stays a link, and a file that Add has created is removed again.
 func TestFiles(t *testing.T) {
 	t.Parallel()
 	h, _ := Find("windsurf")
@@ -399,7 +399,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// A directory in which nothing can be made stays as it is.
+// A directory in which no file can be created stays unchanged.
 func TestReadOnlyDirectory(t *testing.T) {
 	t.Parallel()
 	if os.Getuid() <= 0 {
@@ -423,7 +423,7 @@ func TestReadOnlyDirectory(t *testing.T) {
 	}
 }
 
-// A file that its host has written meanwhile is not overwritten.
+// A file that its host has changed meanwhile is not overwritten.
 func TestWrittenMeanwhile(t *testing.T) {
 	t.Parallel()
 	h, _ := Find("claude-code")
@@ -444,7 +444,7 @@ func TestWrittenMeanwhile(t *testing.T) {
 	}
 }
 
-// Servers come and go in any order.
+// Servers can be added and removed in any order.
 func TestManyServers(t *testing.T) {
 	t.Parallel()
 	for _, h := range hosts {
@@ -462,7 +462,7 @@ func TestManyServers(t *testing.T) {
 	}
 }
 
-// The table of files, on each system.
+// The paths of the hosts' files, on each system.
 func TestHostFiles(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -490,7 +490,7 @@ func TestHostFiles(t *testing.T) {
 		{"opencode", "linux", nil, "/h/.config/opencode/opencode.json"},
 	} {
 		if runtime.GOOS == "windows" && c.os != "windows" {
-			continue // of other systems' paths
+			continue // these are paths of other systems
 		}
 		h, err := Find(c.host)
 		if err != nil {
@@ -505,7 +505,7 @@ func TestHostFiles(t *testing.T) {
 	}
 }
 
-// The file that the host has is used, and a host that is not there is missed.
+// The host's existing file is used. A host that is not installed is an error.
 func TestHostIsThere(t *testing.T) {
 	t.Parallel()
 	home, has := t.TempDir(), false
@@ -556,7 +556,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// Secrets of a file are not shown.
+// The secrets of a file are not shown in a diff.
 func TestDiff(t *testing.T) {
 	t.Parallel()
 	h, _ := Find("claude-desktop")
@@ -587,7 +587,7 @@ func TestDiff(t *testing.T) {
 	}
 }
 
-// Whatever a file is, it is refused, or has the server and is a file of the same kind; without the server it is what it was.
+// Any file is refused, or it gets the server and is restored when the server is removed.
 func FuzzAdd(f *testing.F) {
 	for _, name := range documented {
 		data, err := os.ReadFile(name)
@@ -623,7 +623,7 @@ func FuzzAdd(f *testing.F) {
 		if got := string(get(t, file)); got != text {
 			t.Errorf("%q became %q, and then %q", text, change.After, got)
 		}
-		// Without the backup what is left means the same.
+		// Without the backup, the remaining text has the same meaning.
 		if err := errors.Join(os.WriteFile(file, []byte(change.After), 0o600), os.Remove(file+BackupSuffix)); err != nil {
 			t.Fatal(err)
 		}

@@ -15,12 +15,12 @@ import (
 	"holdfast/stream"
 )
 
-// writer says the entries of one stream.
+// writer has the entries of one stream.
 type writer struct{ track journal.Track }
 
 func (w *writer) Track() *journal.Track { return &w.track }
 
-// owner notes what it is told.
+// owner records its calls.
 type owner struct {
 	log     journal.Log[*writer]
 	lease   stream.Lease
@@ -51,7 +51,7 @@ func (o *owner) Lost(unstored []journal.Entry[*writer], err error) {
 	o.moved = true
 }
 
-// newOwner makes a log over a store in memory. refuse says why an append is refused, or nil.
+// newOwner makes a log over a store in memory. refuse returns the error with which an append is refused, or nil.
 func newOwner(t *testing.T, refuse func([]stream.Record) error) *owner {
 	t.Helper()
 	st := memory.New(memory.Options{})
@@ -84,7 +84,7 @@ func (o *owner) say(w *writer, texts ...string) {
 	})
 }
 
-// refusing refuses an append that has one of some texts, with an error.
+// refusing refuses, with an error, each append that has one of some texts.
 func refusing(err error, texts ...string) func([]stream.Record) error {
 	return func(records []stream.Record) error {
 		for i := range records {
@@ -96,7 +96,7 @@ func refusing(err error, texts ...string) func([]stream.Record) error {
 	}
 }
 
-// The owner is told what becomes of each entry, in order.
+// The owner learns the outcome of each entry, in order.
 func TestLog(t *testing.T) {
 	t.Parallel()
 	full, end := stream.ErrFull, []stream.Entry{{Data: []byte("end"), Last: true}}
@@ -129,7 +129,7 @@ func TestLog(t *testing.T) {
 	}
 }
 
-// fencedAfter has an append refused for one text, and the session lost with another.
+// fencedAfter refuses an append with one text, and loses the session at an append with the other.
 func fencedAfter(refused, fenced string) func([]stream.Record) error {
 	return func(records []stream.Record) error {
 		if err := refusing(stream.ErrFenced, fenced)(records); err != nil {
@@ -139,7 +139,7 @@ func fencedAfter(refused, fenced string) func([]stream.Record) error {
 	}
 }
 
-// Nothing is appended of a session that has moved.
+// No entry of a session that has moved is appended.
 func TestMoved(t *testing.T) {
 	t.Parallel()
 	o := newOwner(t, refusing(nil))
@@ -164,7 +164,7 @@ func TestFull(t *testing.T) {
 	var all sync.WaitGroup
 	all.Go(func() { o.say(w, "first") })
 	<-entered
-	o.say(w, "second") // does not wait
+	o.say(w, "second") // the call returns at once
 	all.Go(func() { o.say(w, fmt.Sprintf("%0200d", 3)) })
 	for o.log.Queued() < 200 {
 		runtime.Gosched()
@@ -176,7 +176,7 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// A stream whose end the store has not taken is read on from memory, after what the store has.
+// If the store has not taken the end of a stream, the end is read from memory, after the stored entries.
 func TestUnstored(t *testing.T) {
 	t.Parallel()
 	var track journal.Track

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Of more hints than a node keeps the oldest is forgotten, and so are those that are too old, or that their node has taken back.
+// A node keeps MostHints hints: older ones are forgotten, and so are hints that are too old, or that their node has taken back.
 func TestManyHints(t *testing.T) {
 	t.Parallel()
 	key := func(i int) Digest { return DigestOf(binary.AppendUvarint(nil, uint64(i))) }

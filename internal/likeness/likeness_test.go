@@ -9,7 +9,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What two requests are compared by: the values of their arguments, and what their hosts say of them.
+// Two requests are compared by the values of their arguments, and by the ids that their hosts put into _meta.
 func TestLikeness(t *testing.T) {
 	t.Parallel()
 	of := func(params string) Likeness {
@@ -20,7 +20,7 @@ func TestLikeness(t *testing.T) {
 		return Of(&m, 1, []string{"own"})
 	}
 	first := of(`{"name":"a","arguments":{"x":[1,{"z":"a b"}],"y":{"p":1,"q":2}},"_meta":{"progressToken":1,"own":"i","sessionId":"s"}}`)
-	for params, want := range map[string][2]bool{ // whether it is asked again, and by the host
+	for params, want := range map[string][2]bool{ // whether the request is repeated, and by the same host
 		`{"arguments":{ "y" : {"q":2,"p":1}, "x":[1, {"z":"a b"}] },"name":"a","_meta":{"progressToken":2,"own":"i","sessionId":"s"}}`: {true, true},
 		`{"name":"a","arguments":{"x":[1,{"z":"a b"}],"y":{"p":1,"q":2}},"_meta":{"own":"j","sessionId":"s"}}`:                         {true, false},
 		`{"name":"a","arguments":{"x":[1,{"z":"a b"}],"y":{"p":1,"q":2}},"_meta":{"sessionId":"s"}}`:                                   {true, false},
@@ -41,7 +41,7 @@ func TestLikeness(t *testing.T) {
 	}
 }
 
-// To compare arguments takes as long as they are, however they are nested.
+// The time to compare arguments is linear in their length, however they are nested.
 func TestLikenessLinear(t *testing.T) {
 	for what, text := range map[string]func(n int) string{
 		"members": func(n int) string {

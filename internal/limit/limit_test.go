@@ -50,7 +50,7 @@ func TestRate(t *testing.T) {
 		if _, why := admit(t, l, Caller{}); why != "" {
 			t.Errorf("nobody: %s", why)
 		}
-		// Over ten seconds there are twenty, however often it is tried.
+		// Over ten seconds twenty calls begin, however often a call is tried.
 		began := 0
 		for range 1000 {
 			time.Sleep(10 * time.Millisecond)
@@ -74,7 +74,7 @@ func TestRate(t *testing.T) {
 	})
 }
 
-// A batch begins as a whole or not at all; and one that never could is not to be tried again.
+// A batch begins as a whole or not at all. The refusal of a batch that can never begin says so.
 func TestBatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -156,7 +156,7 @@ func TestCalls(t *testing.T) {
 	step(at(bob, "one"), "a", "")
 }
 
-// No number of names takes more memory than a bound, and a name that is new is not free then.
+// The memory for any number of names is bounded. When the bound is reached, a new name does not evade the rate.
 func TestBuckets(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -194,7 +194,7 @@ func TestBuckets(t *testing.T) {
 	})
 }
 
-// waits begins to wait for a call, and returns what to read its pass from, or its refusal.
+// waits queues a call, and returns the channel of its pass, or its refusal.
 func waits(t *testing.T, ctx context.Context, l *Limiter, c Caller, tool string) <-chan any {
 	t.Helper()
 	_, err := l.Admit(c, tool)
@@ -214,7 +214,7 @@ func waits(t *testing.T, ctx context.Context, l *Limiter, c Caller, tool string)
 	return done
 }
 
-// began returns the pass of a call that has waited, or nil if it waits still.
+// began returns the pass of a call that has waited, or nil if the call still waits.
 func began(done <-chan any) *Pass {
 	synctest.Wait()
 	select {
@@ -226,7 +226,7 @@ func began(done <-chan any) *Pass {
 	}
 }
 
-// Those who wait take turns by client, each in its order; and what needs something else passes.
+// Waiting clients take turns, each with its calls in order. A call that is not blocked by the same bound passes them.
 func TestQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -245,7 +245,7 @@ func TestQueue(t *testing.T) {
 		if began(annOther) == nil {
 			t.Fatal("a call of a tool that is free waits behind others")
 		}
-		for i, next := range []<-chan any{bob1, ann1, ann2} { // it was ann's turn just now
+		for i, next := range []<-chan any{bob1, ann1, ann2} { // ann had the last turn
 			slow.Release()
 			if slow = began(next); slow == nil {
 				t.Fatalf("call %d did not begin", i)
@@ -258,8 +258,8 @@ func TestQueue(t *testing.T) {
 	})
 }
 
-// The queue has a bound, also for one client; who leaves is out of it, and so is who has waited
-// for long. What a place was given to that is not taken is given back.
+// The queue is bounded, also for one client. A call leaves the queue when its client leaves, or
+// after QueueWait. A place that is offered to such a call is freed again.
 func TestQueueBounds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -277,7 +277,7 @@ func TestQueueBounds(t *testing.T) {
 				t.Errorf("%v: %v, want %s", c, err, want)
 			}
 		}
-		refused(ann, "queue_full") // more than its share
+		refused(ann, "queue_full") // more than the client's share
 		time.Sleep(time.Second)
 		four := waits(t, t.Context(), l, bob, "a")
 		refused(Caller{Client: "user cat"}, "queue_full")
@@ -308,7 +308,7 @@ func TestQueueBounds(t *testing.T) {
 	})
 }
 
-// Whatever happens at the same time, the bounds hold, and nothing is left.
+// Under concurrent calls the bounds hold, and nothing is left.
 func TestConcurrent(t *testing.T) {
 	t.Parallel()
 	l := New(Policy{ClientCalls: 3, ToolCalls: 5, Queue: 20, QueueWait: time.Minute})

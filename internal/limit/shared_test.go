@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// nodes are limiters that tell each other what they have counted, through JSON as notices have it.
+// nodes are limiters that share their counts, through JSON as in notices.
 type nodes []*Limiter
 
 func newNodes(n int, p Policy) (all nodes) {
@@ -21,7 +21,7 @@ func newNodes(n int, p Policy) (all nodes) {
 	return all
 }
 
-// tell has the nodes tell each other.
+// tell makes the nodes share their counts.
 func (all nodes) tell(t *testing.T) {
 	t.Helper()
 	for i, from := range all {
@@ -42,8 +42,8 @@ func (all nodes) tell(t *testing.T) {
 	}
 }
 
-// A client that begins calls at all nodes, as many as it can, has its rate in the long run, and at
-// no time more than the bound that is written down. Another client is not touched.
+// A client that begins as many calls as it can at all nodes has its rate in the long run, and
+// never exceeds the documented bound. Other clients are not affected.
 func TestRateOfNodes(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{2, 5} {
@@ -82,8 +82,8 @@ func TestRateOfNodes(t *testing.T) {
 	}
 }
 
-// Calls in flight at other nodes count, until they have ended or their node is silent; and what
-// waits begins then.
+// Calls in flight at other nodes count, until they have ended or their node is silent. Then a
+// waiting call begins.
 func TestCallsOfNodes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestCallsOfNodes(t *testing.T) {
 			t.Errorf("another client: %s", why)
 		}
 		waits := waits(t, t.Context(), b, ann, "")
-		for range 20 { // which is longer than a silent node is believed
+		for range 20 { // for longer than a silent node's counts are believed
 			time.Sleep(ShareEvery)
 			all.tell(t)
 		}
@@ -116,7 +116,7 @@ func TestCallsOfNodes(t *testing.T) {
 			t.Errorf("a fourth: %q", why)
 		}
 		three.Release()
-		for range 20 { // a is silent
+		for range 20 { // node a is silent
 			time.Sleep(ShareEvery)
 			b.Changes()
 		}

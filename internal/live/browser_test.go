@@ -18,7 +18,7 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// In a real browser the page shows a call while it runs, and runs nothing that a server said.
+// In a real browser the page shows a call while it runs, and does not run any script of a server.
 func TestInBrowser(t *testing.T) {
 	t.Parallel()
 	testlong.Only(t, "it starts a browser")
@@ -42,7 +42,7 @@ func TestInBrowser(t *testing.T) {
 	w.Happened(observe.ReaderWent{Reader: r, Seq: 1, Why: observe.Cut})
 	page.until(`document.querySelectorAll("svg .cut").length === 1 && document.querySelectorAll("svg .gap").length === 1 &&
 		document.querySelector("#story").textContent === "Its connection was cut once. The call goes on, and what its server says is kept until the client is back."`)
-	// A screen reader finds it all, and what did not change stays in the document while it is read.
+	// A screen reader finds the whole table, and unchanged rows stay in the document while it reads.
 	page.until(`document.querySelector("#readers").textContent === "1requestentry 1cut" && (window.row = document.querySelector("#calls tr")) && true`)
 	w.Append(7, observe.Appended{Seq: 2, Data: []byte(`{}`), Last: true})
 	w.End(7, observe.Result, 0)
@@ -55,7 +55,7 @@ func TestInBrowser(t *testing.T) {
 	page.until(`document.title === "Holdfast" && !document.querySelector("main img, main b b") && document.querySelector("#calls button").textContent.startsWith("<img")`)
 }
 
-// A call goes on at another node while the page of a third one is open: it is one row, and one picture.
+// If a call moves to another node while a third node's page is open, the page shows one row, and one picture.
 func TestMoveInBrowser(t *testing.T) {
 	t.Parallel()
 	testlong.Only(t, "it starts a browser")
@@ -91,7 +91,7 @@ func TestMoveInBrowser(t *testing.T) {
 	page.until(`document.querySelectorAll("svg .tick").length === 3 && document.querySelector("#cancel").hidden`)
 }
 
-// While nobody chooses a call, the page shows one of a tool that is in flight, and not what went before it.
+// If the user has not chosen a call, the page shows a tool call in flight, and not an earlier call.
 func TestFollowsInBrowser(t *testing.T) {
 	t.Parallel()
 	testlong.Only(t, "it starts a browser")
@@ -124,10 +124,10 @@ type tab struct {
 	id   int
 }
 
-// open starts a browser with a page. It ends with the test.
+// open starts a browser with a page, and ends it with the test.
 func open(t *testing.T, chromium, url string) *tab {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "browser") // not TempDir: what the browser leaves running may write for a moment yet
+	dir, err := os.MkdirTemp("", "browser") // not TempDir: processes of the browser may still write for a moment
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +168,7 @@ func open(t *testing.T, chromium, url string) *tab {
 	return p
 }
 
-// do has the browser do something, and returns the result.
+// do sends a command to the browser, and returns the result.
 func (p *tab) do(method string, params map[string]any) json.RawMessage {
 	p.t.Helper()
 	p.id++

@@ -17,11 +17,11 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testlong.AtOnce(8) // they wait more than they work
+	testlong.AtOnce(8) // the tests wait more than they work
 	os.Exit(m.Run())
 }
 
-// begin tells l of a call, as a session does.
+// begin reports a call to l, as a session does.
 func begin(l *Live, name, tool string) *observe.Watch {
 	w := &observe.Watch{Call: observe.Call{Session: name, Principal: "alice", ID: "1", Method: "tools/call", Tool: tool}}
 	observe.Observers{l}.Begin(w, nil, nil)
@@ -91,7 +91,7 @@ func TestTakenOver(t *testing.T) {
 	}
 }
 
-// What is kept is bounded, whatever happens, and what is not kept is counted.
+// The kept data is bounded, whatever happens. Dropped data is counted.
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	l := New(Options{})
@@ -148,7 +148,7 @@ func serve(t *testing.T, l *Live, from Source) *httptest.Server {
 	return s
 }
 
-// do makes a request, with headers in pairs, and returns the answer's status and headers.
+// do sends a request, with headers in pairs, and returns the answer's status and headers.
 func do(t *testing.T, method, url, body string, headers ...string) answer {
 	t.Helper()
 	r := mcptest.Must(http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body)))(t)
@@ -166,7 +166,7 @@ func do(t *testing.T, method, url, body string, headers ...string) answer {
 	return answer{resp.StatusCode, resp.Header}
 }
 
-// answer is what the tests look at of one.
+// answer has the parts of an answer that the tests check.
 type answer struct {
 	StatusCode int
 	Header     http.Header
@@ -254,7 +254,7 @@ func TestActions(t *testing.T) {
 	}
 }
 
-// Without a token nobody may do anything: not with an empty one either.
+// Without a token no action is allowed, also not with an empty token.
 func TestNoToken(t *testing.T) {
 	t.Parallel()
 	s := serve(t, New(Options{}), Source{Actions: Actions{Drain: func() { t.Error("drained") }}})
@@ -264,7 +264,7 @@ func TestNoToken(t *testing.T) {
 	}
 }
 
-// The stream of events outlives the time that the server gives other answers, and ends with the page.
+// The stream of events outlives the server's WriteTimeout, and ends with the page.
 func TestEvents(t *testing.T) {
 	t.Parallel()
 	l := New(Options{})
@@ -304,7 +304,7 @@ type events struct {
 	rest string
 }
 
-// read reads more, and reports whether there was more.
+// read reads one more event, and reports whether there was one.
 func (d *events) read() bool {
 	buf := make([]byte, 64<<10)
 	n, err := d.resp.Body.Read(buf)

@@ -14,7 +14,7 @@ import (
 	"holdfast/internal/observe"
 )
 
-// nodes are some that know each other, each with a page.
+// nodes are nodes that know each other, each with a page.
 type nodes struct {
 	t       *testing.T
 	mu      sync.Mutex
@@ -83,7 +83,7 @@ func (f *nodes) add(name string, l *Live, role string) {
 	f.servers[name], f.pages[name], f.state[name] = httptest.NewServer(peers), l, NodeAlive
 }
 
-// close ends all of it.
+// close ends all nodes.
 func (f *nodes) close() {
 	for _, l := range f.pages {
 		if l != nil {
@@ -104,7 +104,7 @@ func (f *nodes) become(name string, s NodeState) {
 	}
 }
 
-// page is a page that is open at a node.
+// page is an open page of a node.
 type page struct {
 	t    *testing.T
 	l    *Live
@@ -136,7 +136,7 @@ func (p *page) until(what, chosen string, ok func(*view) bool) *view {
 	}
 }
 
-// node returns what a view says of a node.
+// node returns a view's entry for a node.
 func (v *view) node(name string) (n nodeView) {
 	for _, one := range v.Nodes {
 		if one.Name == name {
@@ -146,8 +146,8 @@ func (v *view) node(name string) (n nodeView) {
 	return n
 }
 
-// A call runs at a node; the node is lost; another one goes on with the call, and ends it. A page at a
-// third node shows that, and the life of the call in one picture.
+// A call runs at a node, the node is lost, and another node continues the call to its end. A page of a
+// third node shows this, with the call's life in one picture.
 func TestCallMoves(t *testing.T) {
 	t.Parallel()
 	f := newNodes(t, "a", "b", "c")
@@ -191,7 +191,7 @@ func TestCallMoves(t *testing.T) {
 	if c := v.Calls[0]; len(v.Calls) != 1 || c.State != "result" || v.InFlight != 0 || v.Life == nil {
 		t.Errorf("ended: %+v", v)
 	}
-	for i := range 2 * mostEnded { // drives it out
+	for i := range 2 * mostEnded { // enough to push the call out
 		other := begin(b, "s", "count")
 		other.Stored(uint64(8 + i))
 		other.End(uint64(8+i), observe.Error, 0)
@@ -206,7 +206,7 @@ func TestCallMoves(t *testing.T) {
 	})
 }
 
-// Calls of others that look alike stay apart.
+// Similar calls of different principals or servers stay apart.
 func TestCallsStayApart(t *testing.T) {
 	t.Parallel()
 	f := newNodes(t, "a", "b")
@@ -230,7 +230,7 @@ func TestCallsStayApart(t *testing.T) {
 	}
 }
 
-// What is not known is not shown as if it were.
+// The page does not show a call as running if its node does not answer.
 func TestNodesThatDoNotTell(t *testing.T) {
 	t.Parallel()
 	f := newNodes(t, "a", "c")
@@ -245,7 +245,7 @@ func TestNodesThatDoNotTell(t *testing.T) {
 		t.Errorf("nodes: %+v", v.Nodes)
 	}
 	f.mu.Lock()
-	f.servers["a"].Config.Handler = http.NotFoundHandler() // it stands still
+	f.servers["a"].Config.Handler = http.NotFoundHandler() // the node does not answer any more
 	f.mu.Unlock()
 	f.servers["a"].CloseClientConnections()
 	p.l.others.mu.Lock()
@@ -267,7 +267,7 @@ func (l *Live) viewOf(chosen string) *view {
 	return &v
 }
 
-// With no page open nobody is asked.
+// While no page is open, the node asks no other node.
 func TestNobodyIsAsked(t *testing.T) {
 	t.Parallel()
 	f := newNodes(t, "a", "c")
@@ -289,7 +289,7 @@ func TestNobodyIsAsked(t *testing.T) {
 	}
 }
 
-// The token is that of the node that has the page; the node that has the call does what is asked for.
+// The page's node checks the token, and the call's node carries the action out.
 func TestActionsElsewhere(t *testing.T) {
 	t.Parallel()
 	f := newNodes(t, "a", "c")

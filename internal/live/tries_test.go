@@ -7,13 +7,14 @@ import (
 	"time"
 )
 
-// TestTries has addresses send wrong tokens: ten in a minute are looked at, and then none until the minute is over, whoever shares the address.
+// TestTries has addresses send wrong tokens: ten in a minute are checked, and then none until the minute is over. Clients with the same address
+// share the tries.
 func TestTries(t *testing.T) {
 	t.Parallel()
 	begin := time.Now()
 	for name, c := range map[string]struct {
 		from, other string
-		same        bool // they are one address
+		same        bool // from and other count as one address
 	}{
 		"the same":            {"192.0.2.1:1", "192.0.2.1:2", true},
 		"IPv4":                {"192.0.2.1:1", "192.0.2.2:1", false},
@@ -51,8 +52,8 @@ func TestTries(t *testing.T) {
 	}
 }
 
-// TestManyTriers has more addresses guess than are remembered: those that are more share their tries, and in the next minute there is room
-// again.
+// TestManyTriers has more addresses guess than are remembered: the excess addresses share their tries, and in the next minute there is
+// room again.
 func TestManyTriers(t *testing.T) {
 	t.Parallel()
 	var all tries

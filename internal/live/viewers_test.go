@@ -13,10 +13,10 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// A watching is a page that is open, without a browser.
+// A watching is an open page, without a browser.
 type watching struct {
 	status int
-	text   string // of a refusal
+	text   string // of a refused page
 	gone   chan struct{}
 }
 
@@ -45,7 +45,7 @@ func watch(t *testing.T, url string, headers ...string) *watching {
 	return p
 }
 
-// isGone waits until the page is sent nothing any more.
+// isGone waits until the page's stream has ended.
 func (p *watching) isGone(t *testing.T) {
 	t.Helper()
 	select {
@@ -55,7 +55,7 @@ func (p *watching) isGone(t *testing.T) {
 	}
 }
 
-// isThere fails if it is not.
+// isThere fails the test if the page's stream has ended.
 func (p *watching) isThere(t *testing.T) {
 	t.Helper()
 	select {
@@ -65,7 +65,7 @@ func (p *watching) isThere(t *testing.T) {
 	}
 }
 
-// Whoever opens all pages that there may be does not shut an operator out.
+// Clients without the token that open as many pages as are allowed do not shut an operator out.
 func TestOperatorHasAPlace(t *testing.T) {
 	t.Parallel()
 	s := serve(t, New(Options{Token: "secret"}), Source{})
@@ -97,7 +97,7 @@ func TestOperatorHasAPlace(t *testing.T) {
 	}
 }
 
-// The page offers a place for the token, and shows what there is then.
+// The page offers a field for the token, and shows the calls once the token is entered.
 func TestOperatorHasAPlaceInBrowser(t *testing.T) {
 	t.Parallel()
 	testlong.Only(t, "it starts a browser")

@@ -28,14 +28,14 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A world is a server that wants tokens, its authorization server, and a browser whose user agrees.
+// A world is a server that requires tokens, its authorization server, and a browser with a user who agrees.
 type world struct {
 	t      *testing.T
 	URL    string // of the server
 	Issuer string
 
 	mu      sync.Mutex
-	life    time.Duration // of tokens; 0: it is not said
+	life    time.Duration // of tokens; 0: not stated
 	scopes  string        // of the challenge
 	need    map[string]string
 	opened  []string // by the browser
@@ -47,16 +47,16 @@ type world struct {
 	meta    map[string]any                 // changes the metadata of the authorization server
 	prm     map[string]any                 // changes the metadata of the server
 	back    func(url.Values)               // changes the answer of the authorization server to the browser
-	token   func(http.ResponseWriter) bool // answers at the token endpoint in its place
+	token   func(http.ResponseWriter) bool // answers at the token endpoint instead
 	agrees  chan struct{}                  // closed when the user agrees; nil: at once
 	keys    map[string]any                 // public keys of clients
 	pending map[string]chan struct{}       // codes of devices, closed when they are entered
-	log     bytes.Buffer                   // all that was logged and told
+	log     bytes.Buffer                   // all text that was logged, or shown to the user
 	binds   bool                           // tokens are bound to keys, and proofs need nonces
-	proofs  map[string]bool                // that were used, by their ids
+	proofs  map[string]bool                // the used ones, by their ids
 
-	distrusts bool // the server takes no proof
-	quiet     bool // the authorization server does not say which scopes it grants
+	distrusts bool // the server refuses all proofs
+	quiet     bool // the authorization server does not state the granted scopes
 }
 
 type grant struct{ client, redirect, challenge, scope, key string }
@@ -79,14 +79,14 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// do runs f with the lock.
+// do calls f with the lock held.
 func (w *world) do(f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	f()
 }
 
-// windows returns how often a browser was shown where to log in.
+// windows returns how often a browser was opened for a login.
 func (w *world) windows() (n int) {
 	w.do(func() { n = w.counts["authorized"] })
 	return n
@@ -103,7 +103,7 @@ func (w *world) counted(want map[string]int) {
 	})
 }
 
-// Write takes what is logged.
+// Write implements [io.Writer], for the log.
 func (w *world) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -332,10 +332,10 @@ func (w *world) tokens(rw http.ResponseWriter, r *http.Request) {
 	answer(rw, 200, got)
 }
 
-// proof checks the proof of a request at one of the servers, each of which has nonces of its own. It returns the code of an error.
+// proof checks the proof of a request at one of the servers, each of which has nonces of its own. It returns an error's code, or "".
 func (w *world) proof(rw http.ResponseWriter, r *http.Request, at, key, token string, body []byte) string {
 	p, err := dpop.Parse(r.Header.Get("DPoP"))
-	nonce := fmt.Sprint(at, "-", w.counts["proofs of "+at]/5) // which changes
+	nonce := fmt.Sprint(at, "-", w.counts["proofs of "+at]/5) // changes from time to time
 	rw.Header().Set("DPoP-Nonce", nonce)
 	if err != nil {
 		return "invalid_dpop_proof"
@@ -363,7 +363,7 @@ func (w *world) proof(rw http.ResponseWriter, r *http.Request, at, key, token st
 	return ""
 }
 
-// clientOf returns the client that a request is of, if it shows that.
+// clientOf returns the authenticated client of a request, or "".
 func (w *world) clientOf(r *http.Request) string {
 	if id, secret, ok := r.BasicAuth(); ok {
 		if reg := w.clients[id]; reg.Secret == secret && reg.Method == "client_secret_basic" {
@@ -389,7 +389,7 @@ func (w *world) clientOf(r *http.Request) string {
 	return id
 }
 
-// browse is a browser whose user agrees. It comes back to where it is sent.
+// browse plays a browser with a user who agrees. It follows all redirects.
 func (w *world) browse(to string) error {
 	w.do(func() { w.opened = append(w.opened, to) })
 	go func() {
@@ -402,7 +402,7 @@ func (w *world) browse(to string) error {
 	return nil
 }
 
-// source returns what logs in, with options that change may change.
+// source returns a login.Source, with options that change may change.
 func (w *world) source(dir string, change func(*login.Options)) *login.Source {
 	w.t.Helper()
 	opts := &login.Options{
@@ -470,7 +470,7 @@ func (h *host) request(method, params string) string {
 	}
 }
 
-// noSecrets fails if a token or secret was said.
+// noSecrets fails the test if the log contains a token or secret.
 func (w *world) noSecrets() {
 	w.t.Helper()
 	for _, word := range []string{"access-", "refresh-", "secret-"} {

@@ -20,7 +20,7 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// A host without a token gets a result: the server is asked once without one, and a browser is opened.
+// A host without a token gets a result: the first request goes to the server without a token, and then a browser is opened.
 func TestLogin(t *testing.T) {
 	t.Parallel()
 	w, dir := newWorld(t), filepath.Join(t.TempDir(), "logins")
@@ -43,7 +43,7 @@ func TestLogin(t *testing.T) {
 	}
 }
 
-// Nothing is kept on disk without a directory, and one that cannot be written does not prevent a login.
+// Without a directory nothing is kept on disk. A directory that cannot be written does not prevent a login.
 func TestNotKept(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -65,7 +65,7 @@ func TestNotKept(t *testing.T) {
 	}
 }
 
-// Hosts that begin at the same time share one login, and one renewal. Each has files of its own that it has opened, as processes do.
+// Hosts that begin at the same time share one login, and one renewal. Each has opened the files itself, as processes do.
 func TestTogether(t *testing.T) {
 	t.Parallel()
 	w, dir := newWorld(t), t.TempDir()
@@ -105,7 +105,7 @@ func TestRenewal(t *testing.T) {
 	w.counted(map[string]int{"authorized": 1, "refresh_token": 1, "refused": 1})
 }
 
-// An authorization server that is away for a while does not end the login.
+// If an authorization server is away for a while, the login does not end.
 func TestRenewalAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -128,7 +128,7 @@ func TestRenewalAgain(t *testing.T) {
 	w.counted(map[string]int{"authorized": 1, "refresh_token": 1})
 }
 
-// When the tokens are revoked, the user is told so, and logs in again.
+// When the tokens are revoked, the user gets a message, and logs in again.
 func TestRevoked(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -147,7 +147,7 @@ func TestRevoked(t *testing.T) {
 	}
 }
 
-// A tool that needs more scope has the user log in for that as well, once. What the server does not get then is refused.
+// If a tool needs more scopes, the user logs in once for these as well. If the token then still lacks a scope, the call is refused.
 func TestStepUp(t *testing.T) {
 	t.Parallel()
 	for name, quiet := range map[string]bool{"scopes are said": false, "scopes are not said": true} {
@@ -173,7 +173,7 @@ func stepUp(t *testing.T, quiet bool) {
 		if last := w.opened[1]; !strings.Contains(last, "scope=read+write") {
 			t.Errorf("it asks for other scopes: %s", last)
 		}
-		w.need["write"] = "admin" // and the authorization server gives it to nobody
+		w.need["write"] = "admin" // a scope that the authorization server never grants
 		w.token = func(http.ResponseWriter) bool {
 			for code, g := range w.codes {
 				g.scope = "read write"
@@ -190,7 +190,7 @@ func stepUp(t *testing.T, quiet bool) {
 	w.counted(map[string]int{"authorized": 3})
 }
 
-// A process that waits for the login of another one tells its host so, and where to log in. It opens no second window.
+// A process that waits for another process's login tells its host so, with the URL of the login. It opens no second window.
 func TestElsewhere(t *testing.T) {
 	t.Parallel()
 	w, dir := newWorld(t), t.TempDir()
@@ -219,7 +219,7 @@ func TestElsewhere(t *testing.T) {
 	w.counted(map[string]int{"authorized": 1})
 }
 
-// A login that one process has begun is ended by the next one, in the same browser window.
+// When a process ends during a login, the next process finishes it, in the same browser window.
 func TestPending(t *testing.T) {
 	t.Parallel()
 	w, dir := newWorld(t), t.TempDir()
@@ -228,7 +228,7 @@ func TestPending(t *testing.T) {
 	first := w.source(dir, once)
 	go w.host(first).call("lost")
 	mcptest.Eventually(t, "what the browser does", 20*time.Second, func() bool { return w.windows() == 1 })
-	first.Close() // its host has killed it
+	first.Close() // as when its host kills it
 	next := w.source(dir, once)
 	done := make(chan string, 1)
 	go func() { done <- w.host(next).call("x") }()
@@ -240,7 +240,7 @@ func TestPending(t *testing.T) {
 	w.counted(map[string]int{"authorized": 1, "registered": 1})
 }
 
-// Other requests do not wait for a login, and the host of one that waits is told.
+// Requests that do not need a login go on during one. The request that needs it is answered afterwards.
 func TestOthers(t *testing.T) {
 	t.Parallel()
 	w, dir := newWorld(t), t.TempDir()
@@ -265,7 +265,7 @@ func TestOthers(t *testing.T) {
 	}
 }
 
-// Where there is no browser, the user pastes the URL at which one has ended.
+// If there is no browser, the user pastes the URL at which a login on another device has ended.
 func TestPasted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -294,7 +294,7 @@ func TestPasted(t *testing.T) {
 	}
 }
 
-// A code for another device is offered where there is no browser.
+// If there is no browser, the user gets a code for a login on another device.
 func TestDevice(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -317,7 +317,7 @@ func TestDevice(t *testing.T) {
 	w.counted(map[string]int{"device": 1, "authorized": 0})
 }
 
-// A machine logs in by its secret or its key, and again when its token has expired.
+// A machine logs in with its secret or its key, and again when its token has expired.
 func TestCredentials(t *testing.T) {
 	t.Parallel()
 	key := mcptest.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
@@ -349,7 +349,7 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// Who the client is: a document where the server takes such ones, else what the authorization server registers.
+// The client id is the client's metadata document if the authorization server supports it. If not, the authorization server registers a client.
 func TestClients(t *testing.T) {
 	t.Parallel()
 	const document = "https://example.com/client.json"
@@ -380,7 +380,7 @@ func TestClients(t *testing.T) {
 	}
 }
 
-// What is not safe is refused, and says why.
+// An unsafe login is refused, and the error says why.
 func TestUnsafe(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -416,7 +416,7 @@ func TestUnsafe(t *testing.T) {
 				t.Errorf("%q", got)
 			}
 			before := w.windows()
-			h.call("x") // no other window is opened at once
+			h.call("x") // no other window may open at once
 			if n := w.windows(); n != before {
 				t.Errorf("%d more windows", n-before)
 			}
@@ -424,7 +424,7 @@ func TestUnsafe(t *testing.T) {
 	}
 }
 
-// An answer with another state is none: the login goes on waiting.
+// An answer with a wrong state is refused, and the login goes on waiting.
 func TestState(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -449,7 +449,7 @@ func TestState(t *testing.T) {
 	w.counted(map[string]int{"authorization_code": 1})
 }
 
-// A token that the server refuses at once is not asked for again and again.
+// If the server refuses a fresh token at once, no further login begins.
 func TestRefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -466,7 +466,7 @@ func TestRefusedAtOnce(t *testing.T) {
 	w.counted(map[string]int{"authorized": 1})
 }
 
-// A server that offers no login is told apart from one that does: its own refusal is shown, and no browser.
+// If a server offers no login, its own refusal is returned, and no browser is opened.
 func TestNoLogin(t *testing.T) {
 	t.Parallel()
 	for name, rest := range map[string]int{"nothing": http.StatusNotFound, "a page for each path": http.StatusOK, "keys everywhere": http.StatusUnauthorized} {
@@ -497,7 +497,7 @@ func TestNoLogin(t *testing.T) {
 	}
 }
 
-// A logout revokes the tokens and removes them.
+// A logout revokes the tokens and removes them from the disk.
 func TestLogout(t *testing.T) {
 	t.Parallel()
 	w, dir := newWorld(t), t.TempDir()

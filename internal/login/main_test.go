@@ -8,6 +8,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testlong.AtOnce(8) // they wait more than they work
+	testlong.AtOnce(8) // the tests wait more than they work
 	os.Exit(m.Run())
 }

@@ -9,12 +9,12 @@ import (
 	"holdfast/internal/login"
 )
 
-// bind has the authorization server give tokens that are bound to keys, and the server take them.
+// bind makes the authorization server issue tokens that are bound to keys, and the server accept them.
 func (w *world) bind() {
 	w.binds, w.meta = true, map[string]any{"dpop_signing_alg_values_supported": []string{"RS256", "ES256"}}
 }
 
-// A login gets a token that is bound to a key, where both servers know such ones. The next process goes on with the key.
+// If both servers support it, a login gets a token that is bound to a key. The next process uses the same key.
 func TestBound(t *testing.T) {
 	t.Parallel()
 	w, dir := newWorld(t), t.TempDir()
@@ -43,7 +43,7 @@ func TestBound(t *testing.T) {
 	w.noSecrets()
 }
 
-// A machine and a device get tokens that are bound, too.
+// A machine and a device get bound tokens, too.
 func TestBoundMachine(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -59,7 +59,7 @@ func TestBoundMachine(t *testing.T) {
 	w.counted(map[string]int{"client_credentials": 2})
 }
 
-// An authorization server that binds tokens is not asked for that where the server does not say that it takes them.
+// No bound token is requested if the server does not say that it accepts them.
 func TestNotBound(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -71,7 +71,7 @@ func TestNotBound(t *testing.T) {
 	w.counted(map[string]int{"authorized": 1, "call": 1})
 }
 
-// A token that is not bound will not do where the server takes no other, nor in place of one that was.
+// An unbound token is refused if the server requires bound ones, or if it replaces a bound token.
 func TestBoundStays(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -96,10 +96,10 @@ func TestBoundStays(t *testing.T) {
 		}
 	})
 	h.call("x")
-	w.counted(map[string]int{"authorized": 2}) // a new login, and not the renewal
+	w.counted(map[string]int{"authorized": 2}) // a new login, instead of the renewal
 }
 
-// A server that takes no proof is asked twice, and no new login begins: that would not help.
+// A server that refuses all proofs is asked twice. No new login begins, as it would not help.
 func TestProofRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -11,17 +11,17 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// A buffer is a log that was written, by goroutines of timers too.
+// A buffer is a log for concurrent writers, such as timers.
 type buffer struct{ mcptest.Log }
 
-// take returns what was written since.
+// take returns the text that was written since the last call.
 func (b *buffer) take() string {
 	synctest.Wait()
 	return b.Take()
 }
 
-// TestRate has lines of one text that are more than may be logged in a minute: the others are counted. Other
-// texts, and lines of level Debug, are logged meanwhile.
+// TestRate has more lines of one text than may be logged in a minute: the others are counted. Other texts,
+// and lines of level Debug, are logged meanwhile.
 func TestRate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -63,7 +63,7 @@ func TestRate(t *testing.T) {
 	})
 }
 
-// TestTexts has any number of texts: what is kept of them is bounded, and so is the log.
+// TestTexts has any number of texts: their record is bounded, and so is the log.
 func TestTexts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// echoing is a server that asks its client before it answers a call, in two lines.
+// echoing is a server that sends a request to its client before it answers a call, in two lines.
 func echoing() Script {
 	var q Questions
 	return Answers{
@@ -44,7 +44,7 @@ const (
 	heard  = `"text":"heard {\"a\":1}"`
 )
 
-// A script is the same server over each transport.
+// A script behaves the same over each transport.
 func TestServerStreams(t *testing.T) {
 	t.Parallel()
 	url := Serve(t, &Server{New: echoing})
@@ -130,7 +130,7 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// Fields of 2026-07-28 repeat what the message says, and fields of the test win.
+// Header fields of 2026-07-28 repeat values of the message, unless the test sets them.
 func TestRequest(t *testing.T) {
 	t.Parallel()
 	req, err := NewRequest(t.Context(), http.MethodPost, "http://a.example", ModernRequest(1, "tools/call", "{}", `"name":"x"`), "User", "u", "Accept", "", "Cookie", "")
@@ -155,7 +155,7 @@ func TestPipes(t *testing.T) {
 	}
 }
 
-// failing is a test that has failed once Fatalf was called.
+// failing is a testing.TB that records a call of Fatalf.
 type failing struct {
 	testing.TB
 	said string
@@ -190,7 +190,7 @@ func TestLog(t *testing.T) {
 	}
 }
 
-// An answer that breaks off is an error, beside what came of it.
+// An answer that breaks off is an error. The part that arrived is returned with it.
 func TestRead(t *testing.T) {
 	t.Parallel()
 	url := Serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -203,7 +203,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// A table answers by method and tool, and takes what it does not name as servers do.
+// A table answers by method and tool. Other requests get the answer of a usual server.
 func TestTables(t *testing.T) {
 	t.Parallel()
 	table := Methods{

@@ -18,11 +18,11 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// An ailing server is a fake that fails in a way of its own.
+// An ailing server is a fake with a failure of its own.
 type ailing struct {
 	fake
-	opens func(ctx context.Context, sink backend.Sink) error // before it is open
-	tells func(c *fakeConn, in backend.Inbound) bool         // reports whether that is all that it does with a message
+	opens func(ctx context.Context, sink backend.Sink) error // runs first in Open; an error makes Open fail
+	tells func(c *fakeConn, in backend.Inbound) bool         // reports whether it has handled the message
 }
 
 type ailingConn struct {
@@ -60,7 +60,7 @@ func answersLate(method string, after time.Duration) func(*fakeConn, backend.Inb
 	}
 }
 
-// ailments are the ways in which a server fails.
+// ailments are the ways for a server to fail.
 func ailments() map[string]*ailing {
 	return map[string]*ailing{
 		"cannot be opened": {opens: func(context.Context, backend.Sink) error { return errors.New("no such command") }},
@@ -101,7 +101,7 @@ func sleeps() bool {
 	return true
 }
 
-// others are servers of which two fail, and one is asked last.
+// others is a backend of the given failing servers, and one that works.
 func others(ill ...*ailing) *Backend {
 	var all []Member
 	for i, f := range ill {
@@ -112,8 +112,8 @@ func others(ill ...*ailing) *Backend {
 	return New(func() []Member { return all }, slog.New(slog.DiscardHandler))
 }
 
-// A server that fails, however it does that, costs the first client of all no more than initWait at a time, and any later
-// client or request no more than a moment. What the other server has is there.
+// However a server fails, the first client waits at most initWait for it at a time, and later clients and requests at
+// most lateWait. The other server's lists and results are complete.
 func TestFailingCostsNoTime(t *testing.T) {
 	t.Parallel()
 	requests := []struct{ method, params string }{
@@ -180,7 +180,7 @@ func TestFailingCostsNoTime(t *testing.T) {
 	}
 }
 
-// The same from outside, in both eras.
+// The same holds for a client of a handler, in both eras.
 func TestFailingFromOutside(t *testing.T) {
 	t.Parallel()
 	for name := range ailments() {
@@ -197,7 +197,7 @@ func TestFailingFromOutside(t *testing.T) {
 							{"tools/list", "", `"well_x"`}, {"tools/call", "well_x", `"result"`}, {"tools/call", "ill0_y", ``},
 						} {
 							most := lateWait
-							if i == 0 && n < 3 { // a modern client asks for the list first when it makes a call
+							if i == 0 && n < 3 { // for a call, a modern client first requests the list
 								most = initWait
 							}
 							text, took := c.ask(t, r.method, r.name)
@@ -223,7 +223,7 @@ type outsider struct {
 	session string
 }
 
-// ask makes a request, and returns what it is answered with and how long that took.
+// ask sends a request, and returns its answer and how long that took.
 func (c *outsider) ask(t *testing.T, method, name string) (string, time.Duration) {
 	t.Helper()
 	began := time.Now()

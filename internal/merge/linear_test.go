@@ -9,7 +9,7 @@ import (
 	"holdfast/internal/testwork"
 )
 
-// What is merged grows with the lists of servers and what they can, and no faster.
+// The work of merging is linear in the servers' lists and capabilities.
 func TestLinear(t *testing.T) {
 	b := New(func() []Member {
 		return []Member{{Name: "a", Backend: &fake{}, Prefix: "a_"}, {Name: "b", Backend: &fake{}, Prefix: "a_x"}}

@@ -20,27 +20,27 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A fake is a server with one tool, which may be silent.
+// A fake is a server with one tool, which may stop answering.
 type fake struct {
 	tool     string
 	silent   atomic.Bool
-	mute     []string          // methods that it leaves unanswered
-	asks     string            // the method at which it asks the client, in no call in particular
+	mute     []string          // methods without answers
+	asks     string            // the method at which it sends its client a request, outside any call
 	starts   time.Duration     // how long it takes to start
-	revision string            // that it answers initialize with; "": 2025-11-25
-	more     string            // capabilities beside those that it has
-	pages    map[string]string // of its tools, by the cursor; nil: there is one
+	revision string            // the revision in its answer to initialize; "": 2025-11-25
+	more     string            // additional capabilities
+	pages    map[string]string // of its tools, by the cursor; nil: one page
 
 	closed    atomic.Int32
-	cancelled atomic.Int32 // requests
+	cancelled atomic.Int32 // how many requests
 	ends      func(why error)
-	called    backend.Call // of the last request of that method
+	called    backend.Call // of the last request of the method asks
 
 	mu    sync.Mutex
 	heard []string // ids of calls, and methods of other messages
 }
 
-// hearing returns what of some words was heard, in its order.
+// hearing returns those of some words that were heard, in order.
 func (f *fake) hearing(words ...string) (heard []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -52,7 +52,7 @@ func (f *fake) hearing(words ...string) (heard []string) {
 	return heard
 }
 
-// leaves has the server leave requests of some methods unanswered.
+// leaves sets the methods of requests that the server does not answer.
 func (f *fake) leaves(methods ...string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -65,7 +65,7 @@ func (f *fake) isMute(method string) bool {
 	return slices.Contains(f.mute, method)
 }
 
-// startsIn sets how long it takes to start from now on.
+// startsIn sets how long later starts take.
 func (f *fake) startsIn(d time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -133,7 +133,7 @@ func (c *fakeConn) Close() error {
 type client struct {
 	conn     backend.Conn
 	said     chan jsonrpc.Message
-	last     atomic.Pointer[backend.Call] // what the last message belongs to
+	last     atomic.Pointer[backend.Call] // the call of the last message
 	requests int
 }
 
@@ -155,7 +155,7 @@ func newClient(t *testing.T, b *Backend) *client {
 	return c
 }
 
-// ask makes a request, and returns the response and how long it took.
+// ask sends a request, and returns the response and how long it took.
 func (c *client) ask(t *testing.T, method string) (jsonrpc.Message, time.Duration) {
 	t.Helper()
 	return c.askWith(t, method, []byte(`{"protocolVersion":"2025-11-25","capabilities":{}}`))
@@ -177,7 +177,7 @@ func (c *client) askWith(t *testing.T, method string, params []byte) (jsonrpc.Me
 	return m, 0
 }
 
-// tools returns the names of the tools, and how long that took.
+// tools returns the names of the tools, and how long the list took.
 func (c *client) tools(t *testing.T) (string, time.Duration) {
 	t.Helper()
 	m, took := c.ask(t, "tools/list")
@@ -194,8 +194,8 @@ func (c *client) tools(t *testing.T) (string, time.Duration) {
 	return strings.Join(names, " "), took
 }
 
-// A merged list follows the cursors of its servers as they are. One that has no end is told of in the log, and is an error
-// where nothing else came.
+// A merged list follows the cursors of its servers unchanged. A list without an end is reported in the log, and is an
+// error if no other page came.
 func TestCursors(t *testing.T) {
 	page := func(tool, cursor string) string {
 		if cursor != "" {
@@ -208,8 +208,8 @@ func TestCursors(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		pages  map[string]string
-		want   string // the tools of all pages, with the other server's
-		failed string // the error with which they end
+		want   string // the tools of all pages, with those of the other server
+		failed string // the error at the end
 		logged string
 	}{
 		"text":              {map[string]string{"": page("a", `"x"`), `"x"`: page("b", "")}, "p_a q_z p_b", "", ""},
@@ -278,7 +278,7 @@ type writer func(p []byte) (int, error)
 
 func (w writer) Write(p []byte) (int, error) { return w(p) }
 
-// A name that some hosts do not take is told of in the log, once.
+// A name that is too long for some hosts is reported in the log, once.
 func TestLongNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
@@ -298,8 +298,8 @@ func TestLongNames(t *testing.T) {
 	})
 }
 
-// One server that hangs holds clients up once, not at each list and each beginning; and who has begun
-// without it hears of it when it is there.
+// A server that hangs delays clients once, not at each list and each initialize. A client that has
+// begun without that server is notified when it is there.
 func TestHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		well, ill := &fake{tool: "x"}, &fake{tool: "y"}
@@ -321,9 +321,9 @@ func TestHangs(t *testing.T) {
 			t.Errorf("another client's initialize: %s after %v", m.Raw, took)
 		}
 		_ = second.conn.Deliver(backend.Inbound{Message: jsonrpc.Message{Kind: jsonrpc.Notification, Method: "notifications/initialized"}})
-		time.Sleep(openFor + againAfter) // it is not opened now
+		time.Sleep(openFor + againAfter) // the server is not being opened now
 		ill.silent.Store(false)
-		// It is opened by a list, and is in that or in the next: no client waits long for it.
+		// A list opens the server, and contains its tools, or the next list does. No client waits long for it.
 		if names, took := second.tools(t); names != "well_x ill_y" || took > time.Second {
 			t.Errorf("%s after %v, want those of both", names, took)
 		}
@@ -332,7 +332,7 @@ func TestHangs(t *testing.T) {
 			t.Errorf("initialize after %v, where both are well", took)
 		}
 
-		// One that takes some seconds is told of.
+		// When a server has taken some seconds, the client is notified.
 		ill.silent.Store(true)
 		fourth := newClient(t, b)
 		fourth.ask(t, "initialize")

@@ -15,11 +15,11 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A flaky server is a fake that cannot be opened, or that ends when it is asked for something.
+// A flaky server is a fake that cannot be opened, or that ends at a request.
 type flaky struct {
 	fake
 	broken atomic.Bool
-	dies   atomic.Value // the method at which it ends
+	dies   atomic.Value // the method at which the server ends
 	opens  atomic.Int32
 }
 
@@ -46,7 +46,7 @@ func (c *flakyConn) Deliver(in backend.Inbound) error {
 	return c.Conn.Deliver(in)
 }
 
-// withFlaky begins clients of a server that works and one that does not.
+// withFlaky begins clients of a server that works and of f.
 func withFlaky(t *testing.T, f *flaky, clients int) (all []*client) {
 	b := New(func() []Member {
 		return []Member{{Name: "well", Backend: &fake{tool: "x"}, Prefix: "well_"}, {Name: "ill", Backend: f, Prefix: "ill_"}}
@@ -62,7 +62,7 @@ func withFlaky(t *testing.T, f *flaky, clients int) (all []*client) {
 	return all
 }
 
-// changes returns how often a client was told that the list of tools has changed.
+// changes returns how many notifications a client got that the list of tools has changed.
 func (c *client) changes() (n int) {
 	_, others := c.told()
 	for _, method := range others {
@@ -73,8 +73,8 @@ func (c *client) changes() (n int) {
 	return n
 }
 
-// A server that cannot be opened is tried again, with a pause that grows, as often for many clients as for one. Once
-// it works all are told, once.
+// A server that cannot be opened is tried again, with a growing pause, as often for many clients as for one. When it
+// works, each client is notified once.
 func TestTriedAgain(t *testing.T) {
 	t.Parallel()
 	for _, clients := range []int{1, 10} {
@@ -110,7 +110,7 @@ func TestTriedAgain(t *testing.T) {
 	}
 }
 
-// Whatever a server fails at: what its clients lack is not told of before it is there, and then once.
+// Clients of a server that fails are notified when its tools are there, not before, and once.
 func TestPageTriedAgain(t *testing.T) {
 	t.Parallel()
 	for name, fails := range map[string]func(f *flaky) (works func()){
@@ -143,7 +143,7 @@ func TestPageTriedAgain(t *testing.T) {
 	}
 }
 
-// A server that comes back with more than it had is told of, and one that comes back as it was is not.
+// If a server comes back with more capabilities, the clients are notified. If it comes back unchanged, they are not.
 func TestComesBackOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -172,7 +172,7 @@ func TestComesBackOther(t *testing.T) {
 	})
 }
 
-// What comes before the client is ready is told when it is, and the client's end ends all tries.
+// A change from before the client is ready is announced when it is. The client's end ends all tries.
 func TestToldWhenReady(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -206,7 +206,7 @@ func TestToldWhenReady(t *testing.T) {
 	})
 }
 
-// The error of a list that no server has answered names each and says why.
+// If no server has answered a list, the error names each server with its reason.
 func TestNoPart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -15,8 +15,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A server that begins, and then leaves a method unanswered, is waited for once. Then no client waits for it longer than
-// a moment, also of what only it could have, until it answers; and the log says so once.
+// A server that starts, and then leaves a method unanswered, delays a client once. Afterwards no client waits longer than
+// lateWait for it, also for requests that only that server could answer, until it answers again. The log says so once.
 func TestWaitedForOnce(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{"tools/list", "resources/list", "logging/setLevel", "resources/read"} {
@@ -90,7 +90,7 @@ func (c *client) hears(id string) bool {
 	}
 }
 
-// asked returns how many questions of servers wait for the client.
+// asked returns how many requests of servers wait for the client's answer.
 func (c *client) asked() int {
 	of, _ := c.conn.(*conn)
 	of.mu.Lock()
@@ -98,7 +98,7 @@ func (c *client) asked() int {
 	return len(of.asked)
 }
 
-// What a server asked is forgotten if it does not start, and who waits for one that is closed meanwhile goes on.
+// The requests of a server that does not start are dropped. A client that waits for a server goes on when the server is closed.
 func TestNotOpened(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -127,8 +127,8 @@ func TestNotOpened(t *testing.T) {
 	})
 }
 
-// A server that leaves some methods unanswered keeps nobody waiting for others, and none of its
-// conversations open, once it is a member no longer.
+// A server that leaves some methods unanswered does not delay other requests. When it is no
+// longer a member, its conversations are closed.
 func TestSilent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -147,7 +147,7 @@ func TestSilent(t *testing.T) {
 				t.Errorf("%s is not answered, as one of the servers is silent", method)
 			}
 		}
-		time.Sleep(partFor) // until it is no longer waited for whether it subscribes
+		time.Sleep(partFor) // until no request waits any more for the server's subscription
 		a.ends(errors.New("killed"))
 		if tools, _ := c.tools(t); tools != "a_x b_y" {
 			t.Errorf("a server that does not answer logging/setLevel is not there when it is opened again: %s", tools)
@@ -162,7 +162,7 @@ func TestSilent(t *testing.T) {
 		members.Store(&only)
 		b.Changed()
 		time.Sleep(time.Minute)
-		if a.closed.Load() != 2 { // also after it was killed
+		if a.closed.Load() != 2 { // the first time after it was killed
 			t.Errorf("a server that does not answer a cancelled call was closed %d times after it was removed", a.closed.Load()-1)
 		}
 		if n := c.asked(); n != 0 {
@@ -171,7 +171,7 @@ func TestSilent(t *testing.T) {
 	})
 }
 
-// A change of the members while servers start neither fails initialize nor waits for those that are gone.
+// If the members change while servers start, initialize succeeds, and does not wait for removed members.
 func TestChangeWhileOpening(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -195,8 +195,8 @@ func TestChangeWhileOpening(t *testing.T) {
 	})
 }
 
-// What a server asks in no call in particular belongs to the only call that it has, whatever others
-// are asked.
+// A request that a server sends outside any call belongs to the server's only call, whatever calls
+// other servers have.
 func TestAsksInItsCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -214,7 +214,7 @@ func TestAsksInItsCall(t *testing.T) {
 	})
 }
 
-// A subscription that the server of a resource never answers ends with an error, and nothing is kept of it.
+// If a server does not answer a subscription, the request fails, and no state of it is kept.
 func TestSubscriptionNotAnswered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

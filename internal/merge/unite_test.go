@@ -8,7 +8,7 @@ import (
 	"holdfast/internal/testwork"
 )
 
-// What servers say in one object is united: by name, elements once, and the first server's value where they differ.
+// The objects of servers are merged: members by name, array elements once. Where values differ, the first server's value stays.
 func TestUnion(t *testing.T) {
 	t.Parallel()
 	for _, one := range []struct{ first, second, want string }{
@@ -30,7 +30,7 @@ func TestUnion(t *testing.T) {
 	}
 }
 
-// Capabilities are united, lists may change, and tasks are nobody's.
+// Capabilities are merged, listChanged is set, and tasks are removed.
 func TestAddCapabilities(t *testing.T) {
 	t.Parallel()
 	var u union
@@ -42,7 +42,7 @@ func TestAddCapabilities(t *testing.T) {
 	}
 }
 
-// The work is linear in what servers say, however deep it is.
+// The work is linear in the servers' objects, however deep they are.
 func TestUnionIsLinear(t *testing.T) {
 	for name, text := range map[string]func(n int) string{
 		"deep": func(n int) string {

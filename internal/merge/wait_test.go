@@ -15,7 +15,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// told returns the responses that were sent so far, by their ids, and the methods of other messages.
+// told returns the responses so far, by their ids, and the methods of other messages.
 func (c *client) told() (responses map[string][]jsonrpc.Message, others []string) {
 	responses = make(map[string][]jsonrpc.Message)
 	for {
@@ -43,8 +43,8 @@ func (c *client) answered(id string) (jsonrpc.Message, time.Duration) {
 	return jsonrpc.Message{}, 0
 }
 
-// A call waits for a server that is opening as long as a list does, and is not sent once it was failed or
-// cancelled. Others are sent when the server is there, in their order.
+// A call waits for a starting server as long as a list does, and is not sent once it has failed or was
+// cancelled. Other calls are sent when the server has started, in order.
 func TestCallWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -115,8 +115,8 @@ func TestCallWaits(t *testing.T) {
 	})
 }
 
-// Servers that are all slow to start refuse nobody: a client that came while none was there is served without them, is told when they
-// come, and those after it wait for them as it did.
+// If all servers are slow to start, no client is refused: the first is served without them, and is notified when they have started.
+// Later clients wait as long as the first.
 func TestAllSlowToStart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -147,9 +147,9 @@ func TestAllSlowToStart(t *testing.T) {
 		if got := tools(first, "2"); !strings.Contains(got, "x_x") || !strings.Contains(got, "y_y") {
 			t.Errorf("the client sees %s", got)
 		}
-		begin(initWait) // and leaves at once, or stays: the next does not depend on it
+		begin(initWait) // the next client does not depend on this one
 		x.startsIn(2 * time.Second)
-		y.startsIn(3 * time.Second) // a client has waited long enough when one of them is there
+		y.startsIn(3 * time.Second) // a client waits until one of the servers has started
 		if got := tools(begin(2*time.Second), "2"); !strings.Contains(got, "x_x") {
 			t.Errorf("a later client sees %s", got)
 		}
@@ -159,8 +159,8 @@ func TestAllSlowToStart(t *testing.T) {
 	})
 }
 
-// A call of a server that has worked waits for a process that is slow to start, although its list does not, and for one
-// that hangs then once.
+// If a server has worked before, a call waits for its slow process, although a list does not. It waits once for a
+// process that hangs.
 func TestCallWaitsForSlowStart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -199,8 +199,8 @@ func TestCallWaitsForSlowStart(t *testing.T) {
 	})
 }
 
-// A server that opens at the very moment at which calls have waited long enough: each is answered once, and those
-// that fail are not sent.
+// If a server starts at the very moment at which calls have waited long enough, each call is answered once, and
+// failed calls are not sent.
 func TestCallWaitsRace(t *testing.T) {
 	t.Parallel()
 	for range 50 {
@@ -230,7 +230,7 @@ func TestCallWaitsRace(t *testing.T) {
 	}
 }
 
-// A conversation that ends while calls wait: nothing is said after it has ended.
+// If a conversation ends while calls wait, no message is sent after its end.
 func TestCallWaitsClosed(t *testing.T) {
 	t.Parallel()
 	for range 20 {
@@ -251,7 +251,7 @@ func TestCallWaitsClosed(t *testing.T) {
 	}
 }
 
-// A stuck is a fake that takes its time to take one message.
+// A stuck is a fake that blocks at one message.
 type stuck struct {
 	*fake
 	id   string
@@ -275,14 +275,14 @@ func (c *stuckConn) Deliver(in backend.Inbound) error {
 	return c.Conn.Deliver(in)
 }
 
-// A server that ends while it gets what has waited for it is opened again for the next call.
+// A server that ends while it gets the waiting calls is opened again for the next call.
 func TestEndsWhenOpened(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := &stuck{&fake{tool: "x", starts: time.Second}, "3", make(chan struct{})}
 		a.leaves("tools/call")
 		c := newClient(t, New(func() []Member { return []Member{{Name: "a", Backend: a, Prefix: "a_"}} }, slog.New(slog.DiscardHandler)))
-		c.said = make(chan jsonrpc.Message) // whoever says something waits for the client
+		c.said = make(chan jsonrpc.Message) // unbuffered: a sender waits for the client
 		c.tell(t, "1", "initialize", `{"protocolVersion":"2025-11-25","capabilities":{}}`)
 		c.tell(t, "2", "tools/call", `{"name":"a_x"}`)
 		c.tell(t, "3", "tools/call", `{"name":"a_x"}`)

@@ -14,7 +14,7 @@ import (
 	"holdfast/stream"
 )
 
-// values returns the samples that are not zero, as text; of a histogram, how many were observed.
+// values returns the samples that are not zero, as text. For a histogram it returns the number of observations.
 func values(t *testing.T, m *Metrics) map[string]float64 {
 	t.Helper()
 	all := prometheus.NewPedanticRegistry()
@@ -81,7 +81,7 @@ func TestCalls(t *testing.T) {
 	stored.Settle(1, "1", observe.Result, 0)
 	stored.End(1, observe.Cancelled, 0)
 
-	call(m, "b", "tools/call", "echo").End(0, observe.Unknown, -32010) // not listed there
+	call(m, "b", "tools/call", "echo").End(0, observe.Unknown, -32010) // the server's list does not have this tool
 	call(m, "b", "tools/call", "secret of a client").End(0, observe.Error, 1)
 	call(m, "b", "made/up", "").End(0, observe.Cancelled, 0)
 	call(m, "b", "ping", "").Leave(0)
@@ -105,7 +105,7 @@ func TestCalls(t *testing.T) {
 	})
 }
 
-// Neither clients nor servers can make any number of series.
+// Neither clients nor servers can create an unlimited number of series.
 func TestBoundedLabels(t *testing.T) {
 	t.Parallel()
 	m := New(observe.Figures{})
@@ -132,7 +132,7 @@ func TestBoundedLabels(t *testing.T) {
 	}
 }
 
-// Nobody has to ask for the figures: what is not added to them is bounded.
+// The calls that wait to be counted are bounded, also if the figures are never read.
 func TestTallyBounded(t *testing.T) {
 	t.Parallel()
 	m := New(observe.Figures{})
@@ -203,7 +203,7 @@ func TestNodes(t *testing.T) {
 	})
 }
 
-// The duration of a call in a recorded trace has its id as an exemplar.
+// A call's duration has the id of its recorded trace as an exemplar.
 func TestExemplars(t *testing.T) {
 	t.Parallel()
 	const id = "0af7651916cd43dd8448eb211c80319c"

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// What is counted is logged when the log ends, a line for each kind; from then on at once. A call whose outcome nobody knows is a warning.
+// Counted moves are logged when the log ends, one line for each kind. Later moves are logged at once. A line with calls of unknown outcome is a warning.
 func TestLog(t *testing.T) {
 	t.Parallel()
 	var text bytes.Buffer
@@ -36,7 +36,7 @@ func TestLog(t *testing.T) {
 	}
 }
 
-// What there is no more to tell of is forgotten.
+// Kinds of moves that are fully reported are forgotten.
 func TestKindsBounded(t *testing.T) {
 	t.Parallel()
 	v := &Log{Logger: slog.New(slog.DiscardHandler)}

@@ -13,10 +13,10 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// A log is what was logged, without times.
+// A log keeps the logged lines, without times.
 type log struct{ mcptest.Log }
 
-// take returns the lines since the last time.
+// take returns the lines since the last call.
 func (l *log) take() []string {
 	synctest.Wait()
 	return l.TakeLines()
@@ -31,7 +31,7 @@ func (l *log) want(t *testing.T, when string, lines ...string) {
 
 var errAway = errors.New("connection refused")
 
-// begin returns an Outage with 7 calls in flight, and what it logs.
+// begin returns an Outage with 7 calls in flight, and its log.
 func begin(lost string) (*Outage, *log) {
 	l := &log{}
 	h := slog.NewTextHandler(l, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
@@ -51,8 +51,8 @@ const (
 	stays = `level=WARN msg=still url=here calls_waiting=7 for=%s error="connection refused"`
 )
 
-// TestOutage has what is watched go and come back: there are two lines, with what was lost between them, and none for one that was away for a
-// moment.
+// TestOutage has the watched engine or server fail and come back: there are two lines, the second with the losses of the time between them,
+// and none if it was away for a moment.
 func TestOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestOutage(t *testing.T) {
 		l.want(t, "back", "level=INFO msg=back url=here for=10s requests_refused=90 outcome_unknown=4 calls_failed=1 sessions_lost=1 sessions_taken_over=1 calls_again=3")
 
 		time.Sleep(time.Hour)
-		x.Failed(errAway) // by the only request there is
+		x.Failed(errAway) // this is the only request
 		time.Sleep(24 * time.Hour)
 		l.want(t, "away, and not tried", goes)
 		x.Reached()
@@ -92,7 +92,7 @@ func TestOutage(t *testing.T) {
 	})
 }
 
-// TestCertain has tries fail for a moment where each has a cost: there are the two lines.
+// TestCertain has operations fail for a moment while Certain is set: the two lines are logged all the same.
 func TestCertain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -125,7 +125,7 @@ func TestCertain(t *testing.T) {
 	})
 }
 
-// TestStays has it stay away: that is logged less and less often, whoever tries.
+// TestStays has the outage last: lines become rarer and rarer, however many tries there are.
 func TestStays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -143,7 +143,7 @@ func TestStays(t *testing.T) {
 	})
 }
 
-// TestFlaps has it go and come back all the time: there are some lines, and then no more than of one that is away.
+// TestFlaps has many short outages: there are some lines, and then no more than for one long outage.
 func TestFlaps(t *testing.T) {
 	t.Parallel()
 	for _, each := range []time.Duration{1500 * time.Millisecond, 5 * time.Second, 30 * time.Second, 3 * time.Minute} {
@@ -170,7 +170,7 @@ func TestFlaps(t *testing.T) {
 	}
 }
 
-// TestLost has calls and sessions lost of a server that was started again in a moment: there is one line for all of them, and others later.
+// TestLost has a server lose calls and sessions as it restarts within a moment: there is one line for all of them, and others later.
 func TestLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -207,7 +207,7 @@ func TestLost(t *testing.T) {
 	})
 }
 
-// TestHandler has lines of tries logged while it is away: those that say that are for level Debug, and no others.
+// TestHandler has lines of failed operations logged during an outage: lines with the outage's error go to level Debug, and no others.
 func TestHandler(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"holdfast/stream"
 )
 
-// page is a stream with a reader that came at a time, in a store of which room is so tight.
+// page is a stream with a reader that came at a time, in a store with little room or none.
 type page struct {
 	said     uint64
 	came     time.Time
@@ -27,7 +27,7 @@ func (p *page) Pressed(stream.Lease) bool       { return p.pressed }
 func (p *page) Tight(stream.Lease) bool         { return p.tight }
 func (p *page) Shed(_ stream.ID, upTo uint64)   { p.shed = upTo }
 
-// say says n entries of a tenth of what is kept.
+// say appends n entries, each a tenth of Kept.
 func (p *page) say(of *Pace, o *Options, n int) {
 	for range n {
 		p.said++
@@ -35,14 +35,14 @@ func (p *page) say(of *Pace, o *Options, n int) {
 	}
 }
 
-// A reader is waited for as long as it gets on, and not for longer than it may take.
+// Await waits for a reader that makes progress, and gives up a reader that stalls.
 func TestAwait(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		page  page
 		kept  int64
 		says  int
-		reads time.Duration // when the reader has all; 0: never
+		reads time.Duration // when the reader has read all; 0: never
 		came  bool
 		want  time.Duration
 	}{
@@ -83,7 +83,7 @@ func TestAwait(t *testing.T) {
 	}
 }
 
-// A reader that gets on, but too slowly, is waited for no more until it has caught up. What ends all waiting ends that.
+// A reader that makes progress too slowly is not awaited again until it has caught up. Quit ends the waiting.
 func TestSlow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// heard is a [Sink] that keeps what it is told.
+// heard is a [Sink] that keeps its calls as text.
 type heard struct {
 	text string
 	err  error
@@ -24,7 +24,7 @@ func (h *heard) Write(text []byte) error {
 	return h.err
 }
 
-// What another node has sent as text is told as events, all at once; what is no event is a sign of life.
+// The text of another node reaches the sink as events, in one write. A comment becomes an empty write, as a sign of life.
 func TestTell(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -42,7 +42,7 @@ func TestTell(t *testing.T) {
 	}
 }
 
-// An event is text for a client of HTTP, and itself for a sink.
+// AppendEvent appends text for an HTTP client, and calls Append of a sink.
 func TestAppendEvent(t *testing.T) {
 	t.Parallel()
 	id, data := []byte("a"), []byte("{}")

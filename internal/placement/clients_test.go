@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// What was lost by a client stays lost, until another one comes from its address. Who has all that was written has not left early.
+// A client that has lost a message counts as one until another client comes from its address. A client that has read all that was
+// written does not count as one that left early.
 func TestDeparted(t *testing.T) {
 	t.Parallel()
 	var d departed
@@ -21,7 +22,7 @@ func TestDeparted(t *testing.T) {
 		t.Errorf("one who has lost something %s", got)
 	}
 	d.served("a", &over, false)
-	d.leaves("a", &over) // after it has read all
+	d.leaves("a", &over) // after the client has read all
 	if got := d.of("a"); got != clientUnknown {
 		t.Errorf("one who has read all %s", got)
 	}
@@ -51,7 +52,7 @@ func TestDeparted(t *testing.T) {
 	}
 }
 
-// A client that has sent more has read what it was sent before. One that has left is told of what is written later, too.
+// A client that sends another request has read the earlier answers. For a client that has left, later answers are reported too.
 func TestFarClients(t *testing.T) {
 	t.Parallel()
 	n := &Nodes{}

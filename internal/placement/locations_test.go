@@ -13,7 +13,7 @@ import (
 	"holdfast/stream"
 )
 
-// What is remembered is found by its principal alone, for a while, and until it is wrong.
+// A location is found by its principal alone, for a while, and until it turns out wrong.
 func TestLocations(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -34,7 +34,7 @@ func TestLocations(t *testing.T) {
 		if l.find("a", caller.At("", "you")) != nil {
 			t.Error("another principal found it")
 		}
-		l.forget(remote("a", "n1")) // an older one
+		l.forget(remote("a", "n1")) // an older location
 		want("a", a)
 		l.forget(a)
 		want("a", nil)

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// A pipeNode is another node, to which each connection is a pipe.
+// A pipeNode is another node that accepts pipes as connections.
 type pipeNode struct {
 	server *http.Server
 	conns  chan net.Conn
@@ -47,7 +47,7 @@ func (n *pipeNode) dialled() int {
 	return len(n.ends)
 }
 
-// Connections are used again, one request at a time, and not after their end.
+// A connection is used again, for one request at a time, and not after its end.
 func TestNodeClient(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -99,14 +99,14 @@ func TestNodeClient(t *testing.T) {
 		want("a", "a", 1)
 		want("nothing", "", 1)
 		want("stream", "streamstreamstream", 1)
-		_ = n.ends[0].Close() // while it waits
+		_ = n.ends[0].Close() // while the connection is idle
 		want("b", "b", 2)
 
 		res, _, err := ask(t.Context(), "stream")
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = res.Body.Close() // before its end
+		_ = res.Body.Close() // before the body's end
 		want("c", "c", 3)
 
 		ctx, stop := context.WithCancel(t.Context())

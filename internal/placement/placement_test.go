@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// The states of a placement follow each other as its table says, and in no other way.
+// A placement changes its state as the table says, and in no other way.
 func TestPlacementStates(t *testing.T) {
 	t.Parallel()
 	all := []placementState{placed, sent, streaming, broken, done}
@@ -28,8 +28,8 @@ func TestPlacementStates(t *testing.T) {
 	}
 }
 
-// A client is sent away by a node that is drained when it can come back for what it
-// waits for, and not before.
+// A drained node disconnects a client as soon as the client can come back for its
+// answers, and not before.
 func TestDepartureStates(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

@@ -9,7 +9,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What is done with params and schemas grows with their members, and no faster.
+// The work for params and schemas is linear in their members.
 func TestLinear(t *testing.T) {
 	schema := func(text string) func() { return func() { _, _ = ParamHeaders([]byte(text)) } }
 	tests := map[string]func(n int) func(){
@@ -51,7 +51,7 @@ func TestLinear(t *testing.T) {
 	}
 }
 
-// A large schema is read only as often as its size allows; a small one may be nested deeply.
+// A large schema is parsed only as often as its size allows. A small schema may be nested deeply.
 func TestDeepSchema(t *testing.T) {
 	deep := func(more string) []byte {
 		return []byte(strings.Repeat(`{"properties":{"a":`, 90) + `{"type":"string","x-mcp-header":"X"` + more + `}` + strings.Repeat(`}}`, 90))

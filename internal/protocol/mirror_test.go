@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Header values are coded as the specification's examples have it, and decoded again.
+// Header values are encoded as in the specification's examples, and decoded again.
 func TestHeaderValues(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -32,7 +32,7 @@ func TestHeaderValues(t *testing.T) {
 	}
 }
 
-// The headers of a tool are those of properties that only properties lead to.
+// A tool's headers come from properties that are reached through properties alone.
 func TestParamHeaders(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ schema, want string }{
@@ -71,7 +71,7 @@ func TestParamHeaders(t *testing.T) {
 	}
 }
 
-// An argument is repeated as text, if it is of a type that a header repeats.
+// The value of an argument becomes a header's text if its type allows that.
 func TestParamValues(t *testing.T) {
 	t.Parallel()
 	h := ParamHeader{Name: "A", Path: []string{"a", "b"}}
@@ -103,7 +103,7 @@ func TestParamValues(t *testing.T) {
 	}
 }
 
-// Mcp-Name repeats what the method acts on.
+// Mcp-Name repeats the name or URI that the method acts on.
 func TestNameOf(t *testing.T) {
 	t.Parallel()
 	for method, want := range map[string]string{

@@ -6,12 +6,12 @@ import (
 	"testing"
 )
 
-// Pages of a list are followed to the end, whatever cursors look like, and not for ever.
+// The pages of a list are followed to the end, whatever the cursors look like, and a circle is an error.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		pages   []string // from the first; the last comes again and again
-		cursors string   // that are followed
+		pages   []string // from the first; the last one repeats
+		cursors string   // the cursors that were followed
 		again   bool
 		failed  string
 	}{

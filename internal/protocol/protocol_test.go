@@ -23,7 +23,7 @@ func TestRevisions(t *testing.T) {
 			t.Errorf("%q is known", r)
 		}
 	}
-	all[0] = "mine" // the list is the caller's
+	all[0] = "mine" // the list belongs to the caller
 	if !Known(V20251125) || Known("mine") {
 		t.Error("a caller changed what is supported")
 	}
@@ -35,7 +35,7 @@ func TestWhatRevisionsHave(t *testing.T) {
 		revision        string
 		batches, primes bool
 	}{
-		{"", true, false}, // not known yet: the oldest that Streamable HTTP had
+		{"", true, false}, // not negotiated yet: the oldest revision with Streamable HTTP
 		{V20241105, true, false},
 		{V20250326, true, false},
 		{V20250618, false, false},
@@ -51,7 +51,7 @@ func TestWhatRevisionsHave(t *testing.T) {
 	}
 }
 
-// The names are used as keys of an http.Header.
+// The names are canonical keys of an http.Header.
 func TestHeadersAreCanonical(t *testing.T) {
 	t.Parallel()
 	for _, h := range []string{HeaderSession, HeaderVersion, HeaderLastEventID, HeaderMethod, HeaderName, HeaderIdempotencyKey} {

@@ -2,7 +2,7 @@ package protocol
 
 import "testing"
 
-// Every request that a client makes, of all revisions, and of some extensions.
+// The table has every request of a client, of all revisions and of some extensions.
 func TestRetrySafe(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -33,11 +33,11 @@ func TestRetrySafe(t *testing.T) {
 		{"requests/getStatus", true, false},
 		{"requests/getStatus/all", true, false},
 		{"tools/call", false, false},
-		// What a server asks of its client is nothing to ask a server.
+		// A server's requests to its client are not requests to a server.
 		{"sampling/createMessage", false, false},
 		{"elicitation/create", false, false},
 		{"roots/list", false, false},
-		// Of vendors, or nobody.
+		// Methods of vendors, and methods that do not exist.
 		{"vendor/charge", false, false},
 		{"charge", false, false},
 		{"", false, false},

@@ -8,7 +8,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What a server could read in another way than Holdfast is refused, and nothing else.
+// A message that a server could read differently from Holdfast is refused, and no other.
 func TestCheckClear(t *testing.T) {
 	t.Parallel()
 	const clear, invalid, params = 0, jsonrpc.CodeInvalidRequest, jsonrpc.CodeInvalidParams
@@ -19,7 +19,7 @@ func TestCheckClear(t *testing.T) {
 		return fmt.Sprintf(`{"jsonrpc":"2.0","method":%q,"params":%s}`, method, params)
 	}
 	for text, want := range map[string]int{
-		// What a vendor or a tool has is its own.
+		// The members of vendors and tools are not checked.
 		request("tools/call", `{"name":"a","arguments":{"Name":"b","name":"c","RequestId":1,"_Meta":{},"_meta":1}}`): clear,
 		request("vendor/thing", `{"name":"a","Name":"b","requestId":{},"RequestId":1}`):                              clear,
 		request("vendor/thing", `[1]`): clear,
@@ -38,7 +38,7 @@ func TestCheckClear(t *testing.T) {
 		`{"jsonrpc":"2.0","method":"vendor/told"}`:                                                                     clear,
 		`{"jsonrpc":"2.0","id":1,"result":{"name":"a","Name":"b"}}`:                                                    clear,
 
-		// The kind is decided before the method.
+		// The kind of a message is decided before the method.
 		request("notifications/cancelled", `{"requestId":1}`): invalid,
 		request("notifications/initialized", `{}`):            invalid,
 		request("notifications/vendor", `{}`):                 invalid,
@@ -47,7 +47,7 @@ func TestCheckClear(t *testing.T) {
 		notice("initialize", `{}`):                            invalid,
 		notice("elicitation/create", `{}`):                    invalid,
 
-		// Methods that look like another.
+		// Methods that look like another method.
 		request("Tools/Call", `{"name":"a"}`):                     invalid,
 		request(" tools/call", `{"name":"a"}`):                    invalid,
 		request("tools/call\\u0000x", `{"name":"a"}`):             invalid,
@@ -55,7 +55,7 @@ func TestCheckClear(t *testing.T) {
 		notice("notifications/Cancelled", `{"requestId":1}`):      invalid,
 		notice("notification\u017f/cancelled", `{"requestId":1}`): invalid,
 
-		// Members that look like another, or stand twice.
+		// Members that look like another member, or occur twice.
 		request("tools/call", `{"Name":"a"}`):                                                  invalid,
 		request("tools/call", `{"name":"a","n\u0041me":"b"}`):                                  invalid,
 		request("tools/call", `{"name":"a","name":"b"}`):                                       invalid,
@@ -85,7 +85,7 @@ func TestCheckClear(t *testing.T) {
 		notice("notifications/cancelled", `{"requestId":1,"\u0072equestId":2}`):                invalid,
 		notice("notifications/progress", `{"progressToken":1,"progressTOKEN":2,"progress":1}`): invalid,
 
-		// Names, ids and tokens that are read in several ways.
+		// Names, ids and tokens that can be read in several ways.
 		`{"jsonrpc":"2.0","id":1,"method":"tools/call"}`:                         params,
 		request("tools/call", `{}`):                                              params,
 		request("tools/call", `{"name":["a"]}`):                                  params,
@@ -128,7 +128,7 @@ func TestCheckClear(t *testing.T) {
 	}
 }
 
-// To look at a message costs no memory, and no more time than its length.
+// The check allocates no memory, and takes time linear in the message's length.
 func TestCheckClearCost(t *testing.T) {
 	call, err := jsonrpc.Parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"write_file","arguments":{"a":1},"_meta":{"progressToken":7,` +
 		`"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{},"io.modelcontextprotocol/clientCapabilities":{},"traceparent":"x"}}}`))

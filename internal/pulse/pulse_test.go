@@ -9,7 +9,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What is said of a request always grows, whoever says it, and ours has what the server said last.
+// The progress of a request always grows, whether a value comes from the server or from Holdfast.
+// Holdfast's own notifications repeat the server's last message.
 func TestGrows(t *testing.T) {
 	t.Parallel()
 	const every = 10 * time.Second
@@ -48,7 +49,7 @@ func TestGrows(t *testing.T) {
 	check(says(`{"progressToken":"t","progress":3,"message":"copies"}`), "copies")
 	check(says(`{"progressToken":"t","progress":4,"message":null}`), "")
 
-	// A call that is made again begins after what was said before.
+	// A call that runs again begins after the last value of its first run.
 	p, last = New(every, now, []byte(`"t"`)), 7
 	check(p.Beat(now, true, map[string]float64{string(jsonrpc.Key([]byte(`"t"`))): 7}), StillRunning)
 	if odd := says(`{"progressToken":"t","progress":"odd"}`); jsonrpc.String(jsonrpc.Field(odd, "params", "progress")) != "odd" {
@@ -56,7 +57,7 @@ func TestGrows(t *testing.T) {
 	}
 }
 
-// The pulse of a token is found however that is spelled.
+// A pulse is found by its token, in any spelling.
 func TestOf(t *testing.T) {
 	t.Parallel()
 	one, two := New(1, 0, []byte(`"t"`)), New(1, 0, []byte(`7`))

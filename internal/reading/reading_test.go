@@ -16,17 +16,17 @@ import (
 	"holdfast/stream"
 )
 
-// A house is a session that says what is wanted of it, and remembers what it heard.
+// A house is a session with the state that a test sets. It records the events that it hears.
 type house struct {
 	t       *testing.T
 	streams Streams
 	store   *memory.Store
 	writers map[uint64]*voice
 	lives   Life
-	first   uint64 // the epoch with which it has begun again
+	first   uint64 // the epoch in which the session began again
 	heard   []Event
 	arrived []uint64
-	lost    func() // called when it hears of that
+	lost    func() // called at the event Lost
 }
 
 const epoch = 7
@@ -84,7 +84,7 @@ func (h *house) begin() (number uint64) {
 	return number
 }
 
-// say has a call say something; "": it ends.
+// say appends entries to a call's stream; "": the end.
 func (h *house) say(number uint64, words ...string) {
 	h.t.Helper()
 	v := h.writers[number]
@@ -105,7 +105,7 @@ func (h *house) read(kind Kind, number, after uint64) (*Reader, error) {
 	return h.streams.Read(h.t.Context(), kind, stream.Cursor{Stream: stream.ID{Number: number}, Seq: after}, make(chan struct{}, 1))
 }
 
-// must is read where that is to succeed.
+// must is read for a case that must succeed.
 func (h *house) must(kind Kind, number uint64) *Reader {
 	h.t.Helper()
 	r, err := h.read(kind, number, 0)
@@ -115,7 +115,7 @@ func (h *house) must(kind Kind, number uint64) *Reader {
 	return r
 }
 
-// tell has a reader's client told all that there is.
+// tell delivers all available entries to a reader's client.
 func (h *house) tell(r *Reader) (words []string) {
 	h.t.Helper()
 	got, err := r.Next(h.t.Context(), make([]stream.Entry, 0, 16))
@@ -129,7 +129,7 @@ func (h *house) tell(r *Reader) (words []string) {
 	return words
 }
 
-// The owner hears of a reader in the order of the events.
+// The owner hears the events of a reader in order.
 func TestHeard(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
@@ -150,11 +150,11 @@ func TestHeard(t *testing.T) {
 	}
 }
 
-// A client may be back, and have left with all, before the owner has heard that it had lost the stream.
+// A client may come back, read all and leave before the owner hears that the stream was lost.
 func TestBackAtOnce(t *testing.T) {
 	t.Parallel()
 	for _, comes := range []bool{false, true} {
-		for _, cut := range []bool{false, true} { // before anything was written
+		for _, cut := range []bool{false, true} { // before any write
 			h := newHouse(t)
 			number := h.begin()
 			var back bool
@@ -183,7 +183,7 @@ func TestBackAtOnce(t *testing.T) {
 	}
 }
 
-// A client that comes back for what follows the last entry has all: no gap is left, and the owner is told.
+// A client that resumes after the last entry has all entries: no gap is left, and Arrived is called.
 func TestArrived(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
@@ -200,7 +200,7 @@ func TestArrived(t *testing.T) {
 	}
 }
 
-// What was written to a client and is old is not written again where the call goes on on another connection.
+// Old entries that were written to a client are not written again when the call goes on on another connection.
 func TestPastOld(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -217,7 +217,7 @@ func TestPastOld(t *testing.T) {
 	})
 }
 
-// One of several clients of a call may come back for a time, and no longer.
+// If a call has had several clients, one of them may come back for FollowFor, and no longer.
 func TestFollowers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -244,7 +244,7 @@ func TestFollowers(t *testing.T) {
 	})
 }
 
-// A disconnect that was asked for before the reader came is the reader's, once it has read so far.
+// A disconnect that was requested before the reader came applies to the reader, once it has read to the entry of the request.
 func TestDisconnectBefore(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
@@ -262,7 +262,7 @@ func TestDisconnectBefore(t *testing.T) {
 	}
 }
 
-// A reader of the standalone stream that has stepped aside goes on after what the newer one has told.
+// A reader of the standalone stream that has stepped aside continues after the entries that the newer reader has told.
 func TestAside(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
@@ -295,7 +295,7 @@ func TestAside(t *testing.T) {
 	}
 }
 
-// A cursor of an earlier life of the session is forgotten.
+// A cursor from an earlier life of the session is forgotten.
 func TestForgotten(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
@@ -310,7 +310,7 @@ func TestForgotten(t *testing.T) {
 	}
 }
 
-// What cannot be read of a session that has left is at its new owner.
+// If a session has moved, further entries are at its new owner: Next returns ErrMoved.
 func TestMoved(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Args hides what follows the name of a credential, in all forms in which arguments have that, and shows the rest.
+// Args hides the value after the name of a credential, in each form of arguments, and shows the rest.
 func TestArgs(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ args, want string }{

@@ -11,7 +11,7 @@ import (
 	"holdfast/internal/redact"
 )
 
-// Whatever a URL looks like, what is said of it has no secret.
+// The shown text of a URL has no secret, however the URL is written.
 func TestText(t *testing.T) {
 	t.Parallel()
 	for raw, secret := range map[string]string{
@@ -52,7 +52,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// What is no secret stays, as far as it can be told.
+// Text without a secret stays, as far as that can be recognised.
 func TestPlain(t *testing.T) {
 	t.Parallel()
 	s := redact.Of([]string{"http://127.0.0.1:8080/mcp", "nats://h?creds=/etc/nats.creds", "plain words: a@b",
@@ -82,7 +82,7 @@ func TestPlain(t *testing.T) {
 	}
 }
 
-// An error without its secrets is still that error.
+// An error without its secrets still matches the original error.
 func TestError(t *testing.T) {
 	t.Parallel()
 	s := redact.Texts("hunter2").With(nil, redact.Of([]string{"http://u:xyzzy1@h"}))
@@ -95,7 +95,7 @@ func TestError(t *testing.T) {
 	}
 }
 
-// TestCredential names headers that hold credentials, and headers that do not.
+// TestCredential has headers with credentials, and headers without.
 func TestCredential(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]bool{
@@ -110,7 +110,7 @@ func TestCredential(t *testing.T) {
 	}
 }
 
-// FuzzText looks for the password of any URL in what is told of it.
+// FuzzText looks for a URL's password in its shown text.
 func FuzzText(f *testing.F) {
 	f.Add("http", "user", "hunter2", "@host/mcp")
 	f.Add("nats", "", "p%40ss%2Fword", "@h1,h2:4222?x=y")
@@ -131,7 +131,7 @@ func FuzzText(f *testing.F) {
 	})
 }
 
-// What is no URL is shown as it was written, but for what may be a secret in it.
+// A text that is not a URL is shown unchanged, except for parts that may be secrets.
 func TestWritten(t *testing.T) {
 	t.Parallel()
 	for raw, want := range map[string]string{

@@ -11,7 +11,7 @@ import (
 	"holdfast/stream"
 )
 
-// A note is kept until another takes its place, or the session is ended, in the store or in memory, where there is a bound.
+// A note is kept until the next note of its session, or the session's end, in the store or in memory. In memory their number is bounded.
 func TestManyNotes(t *testing.T) {
 	t.Parallel()
 	store := &values{all: map[string][]byte{}}

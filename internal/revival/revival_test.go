@@ -14,7 +14,7 @@ import (
 	"holdfast/stream"
 )
 
-// values are those of a store.
+// values are the values of a store.
 type values struct {
 	mu  sync.Mutex
 	all map[string][]byte
@@ -73,8 +73,8 @@ func isEnded(t *testing.T, k *revival.Keeper, key stream.SessionKey, began time.
 	return ended
 }
 
-// Nodes that share a store, and processes that share a directory one after the other, open each other's ids, and know what was
-// ended. Others do not.
+// Nodes with the same store, and successive processes with the same directory, open each other's ids, and know the ended
+// sessions. Other nodes do not.
 func TestShared(t *testing.T) {
 	t.Parallel()
 	store, dir := &values{all: map[string][]byte{}}, filepath.Join(t.TempDir(), "serve", "a")
@@ -110,7 +110,7 @@ func TestShared(t *testing.T) {
 	}
 }
 
-// Keys that the store has lost are put there again, and those of a node that was faster seal from then on.
+// When the store has lost the keys, they are written again. If another node was faster, its keys seal from then on.
 func TestKeysLost(t *testing.T) {
 	t.Parallel()
 	store := &values{all: map[string][]byte{}}
@@ -150,7 +150,7 @@ func TestKeysLost(t *testing.T) {
 	}
 }
 
-// A session that was ended is never revived, however many were ended since; one that began later than those is.
+// An ended session is never revived, however many sessions ended since. A session that began later than these can be revived.
 func TestManyEnded(t *testing.T) {
 	t.Parallel()
 	o := revival.Options{Life: 30 * 24 * time.Hour, Keys: []sessionid.Key{{1}}}
@@ -175,7 +175,7 @@ func TestManyEnded(t *testing.T) {
 	}
 }
 
-// A directory that cannot be used is not a failure: sessions are revived as long as the process lives.
+// If a directory cannot be used, sessions are revived while the process lives.
 func TestNoDirectory(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
@@ -191,7 +191,7 @@ func TestNoDirectory(t *testing.T) {
 	}
 }
 
-// Two processes that share a directory, each of which writes the list of ended sessions anew when much in it has expired, lose none.
+// Two processes that share a directory, and each rewrite the list of ended sessions when many entries have expired, lose no entry.
 func TestSharedDirectory(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -206,7 +206,7 @@ func TestSharedDirectory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range 1500 { // they have expired, so that the next look writes the list anew
+	for i := range 1500 { // these have expired, so that the next look rewrites the list
 		fmt.Fprintf(f, "%d old%d\n", now.Add(-2*time.Hour).Unix(), i)
 	}
 	if err := f.Close(); err != nil {

@@ -72,7 +72,7 @@ func TestTable(t *testing.T) {
 			t.Errorf("%s is sent as %s", id, m.ID)
 		}
 	}
-	for n, id := range []string{`7.0`, `"\u0061"`, `8`, `"9"`} { // as servers may write them
+	for n, id := range []string{`7.0`, `"\u0061"`, `8`, `"9"`} { // spellings that servers may use
 		if e := table.End([]byte(id)); e == nil || e.Value != n {
 			t.Errorf("%s is not the request %d", id, n)
 		}
@@ -96,7 +96,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// inFlight are requests of a test, by their ids.
+// inFlight has the requests of a test, by their ids.
 type inFlight struct {
 	mu    sync.Mutex
 	ended map[string]error
@@ -119,7 +119,7 @@ func (r *testRequest) Unreadable(err error) {
 	}
 }
 
-// begin has a request in flight, and done takes it out.
+// begin adds a request in flight, and done removes it.
 func (f *inFlight) begin(id string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -132,14 +132,14 @@ func (f *inFlight) done(id string) {
 	delete(f.all, id)
 }
 
-// err returns with what a request has ended.
+// err returns the error with which a request has ended.
 func (f *inFlight) err(id string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.ended[id]
 }
 
-// forget forgets how requests have ended.
+// forget clears the ended requests.
 func (f *inFlight) forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -166,12 +166,13 @@ func (f *inFlight) InFlight() (all []Request) {
 	return all
 }
 
-// TestUnreadable has what cannot be read, and which of the requests 7 and 8, or of 7 alone, it ends, soon or late.
+// TestUnreadable has texts of a server that are not a valid message. Each case lists which of the requests 7 and 8, or of 7 alone, they end, soon or
+// late.
 func TestUnreadable(t *testing.T) {
 	t.Parallel()
 	for name, of := range map[string]struct {
 		text              string
-		alone, soon, late string // ids that end: of 7; of 7 and 8, soon and in the end
+		alone, soon, late string // ids that end: with 7 in flight; with 7 and 8, soon and in the end
 	}{
 		"NaN":                     {`{"jsonrpc":"2.0","id":7,"result":{"a":NaN}}`, "7", "7", "7"},
 		"id at the end":           {`{"jsonrpc":"2.0","result":{"id":8,"a":[{"id":8}],"b":NaN},"id":7}`, "7", "7", "7"},
@@ -259,7 +260,7 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// A try at a message that was cut off has no rest: what comes when its request has ended is another one.
+// The remains of a message that was cut off do not join the next line: once its request has ended, the next line begins another message.
 func TestUnreadableCutOff(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -283,7 +284,7 @@ func TestUnreadableCutOff(t *testing.T) {
 	})
 }
 
-// What was answered meanwhile keeps its answer; the server's own error is passed on; a secret is not quoted.
+// A request that was answered meanwhile keeps its answer. The server's own error is passed on. A secret is not quoted.
 func TestUnreadableErrors(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -326,7 +327,7 @@ func TestUnreadableErrors(t *testing.T) {
 		}
 		f.begin("7")
 		u.Take([]byte(`{"jsonrpc":"2.0","id":7,"result":NaN}`), errors.New("no message"))
-		f.done("7") // its answer has come
+		f.done("7") // the answer has come
 		f.begin("7")
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -382,7 +383,7 @@ func TestRequestID(t *testing.T) {
 		if id, answered := RequestID([]byte(text)); string(id) != of.id || answered != of.answered {
 			t.Errorf("%s: %s, %v", text, id, answered)
 		}
-		var parts IDScanner // the text comes byte by byte
+		var parts IDScanner // fed byte by byte
 		for i := range text {
 			parts.Take([]byte(text[i : i+1]))
 		}
@@ -392,7 +393,7 @@ func TestRequestID(t *testing.T) {
 	}
 }
 
-// What a server prints, or answers, is no request of it that has an id.
+// A server's output or answer is not taken for a request of the server with an id.
 func TestAskedID(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{

@@ -21,7 +21,7 @@ func same(a, b *sessionid.Claims) bool {
 	return a.Began.Equal(b.Began) && a.Server == b.Server && a.Principal == b.Principal && bytes.Equal(a.Initialize, b.Initialize)
 }
 
-// An id gives back what was sealed in it, is visible ASCII, and is never the same twice.
+// An id opens to the sealed claims, is visible ASCII, and is never the same twice.
 func TestSeal(t *testing.T) {
 	t.Parallel()
 	ring := sessionid.NewRing([]sessionid.Key{sessionid.NewKey()})
@@ -48,7 +48,7 @@ func TestSeal(t *testing.T) {
 	}
 }
 
-// An id that was changed in any bit, cut, lengthened, spliced or sealed otherwise does not open.
+// An id does not open if a bit was changed, if it was cut, lengthened or spliced, or if another key sealed it.
 func TestForged(t *testing.T) {
 	t.Parallel()
 	key := sessionid.NewKey()
@@ -83,7 +83,7 @@ func TestForged(t *testing.T) {
 	} {
 		refused(what, text)
 	}
-	// The last character of the base64 has bits that say nothing: only one spelling opens.
+	// The last base64 character has unused bits: only one of its spellings opens.
 	for _, last := range "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_" {
 		if spelt := id[:len(id)-1] + string(last); spelt != id {
 			refused("spelt otherwise", spelt)
@@ -91,7 +91,7 @@ func TestForged(t *testing.T) {
 	}
 }
 
-// The first key seals, and all open: so keys are replaced one after the other.
+// The first key seals, and all keys open, so that keys can be replaced one after the other.
 func TestRotation(t *testing.T) {
 	t.Parallel()
 	old, now := sessionid.NewKey(), sessionid.NewKey()
@@ -131,10 +131,10 @@ func TestParseKeys(t *testing.T) {
 	}
 }
 
-// What a client says is kept whole if it is short; of one that says very much, what matters is.
+// The params of initialize are kept whole if they are short. Of long ones, the essential members are kept.
 func TestFit(t *testing.T) {
 	t.Parallel()
-	noise := func(n int) string { // nothing that compresses well
+	noise := func(n int) string { // text that does not compress well
 		var text strings.Builder
 		for i := 0; text.Len() < n; i++ {
 			fmt.Fprintf(&text, "%x", i*2654435761%1000003)
@@ -201,7 +201,7 @@ func TestFit(t *testing.T) {
 	}
 }
 
-// An id of what hosts say is short.
+// The id for the usual params of a host is short.
 func TestLength(t *testing.T) {
 	t.Parallel()
 	ring := sessionid.NewRing([]sessionid.Key{sessionid.NewKey()})

@@ -23,13 +23,13 @@ func TestMessage(t *testing.T) {
 		{`{"method":"roots/list","params":{"x":"` + long + `"},"id":"a"}`, jsonrpc.Request, `"a"`, true},
 		{`{"id":5,"method":"a","result":{}}`, jsonrpc.Request, "5", true},
 		{`{"method":"notifications/message","params":{"id":3,"data":"` + long + `"}}`, jsonrpc.Notification, "", true},
-		{`{"id":"` + long + `","result":{}}`, jsonrpc.Response, "", true}, // longer than an id may be
+		{`{"id":"` + long + `","result":{}}`, jsonrpc.Response, "", true}, // longer than the limit for an id
 		{`{"` + long + `":1,"id":3}`, jsonrpc.Notification, "3", false},
 		{`[{"id":1,"result":{}}]`, jsonrpc.Notification, "", false},
 		{`{}`, jsonrpc.Notification, "", false},
 	} {
 		var m Message
-		for i := range len(c.text) { // in pieces of any size
+		for i := range len(c.text) { // byte by byte
 			_, _ = m.Write([]byte(c.text[i : i+1]))
 		}
 		kind, ok := m.Kind()

@@ -10,7 +10,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What a client says of its trace is kept only if it is not longer than it can be.
+// A client's trace context is kept only if its length is valid.
 func TestLongTrace(t *testing.T) {
 	t.Parallel()
 	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
@@ -24,7 +24,7 @@ func TestLongTrace(t *testing.T) {
 	}
 }
 
-// What the backend is told of the span changes nothing else of the request.
+// The span in the request to the backend is the only change of the request.
 func TestTraced(t *testing.T) {
 	t.Parallel()
 	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// events reads all events there are, and returns the error that ended them.
+// events reads all events, and returns the error at their end.
 func events(r io.Reader, max int) ([]Event, error) {
 	var all []Event
 	for rd := NewReader(r, max); ; {
@@ -23,7 +23,7 @@ func events(r io.Reader, max int) ([]Event, error) {
 	}
 }
 
-// message is an event with data and nothing else.
+// message returns an event with data alone.
 func message(data string) Event { return Event{Data: []byte(data), HasData: true, Retry: -1} }
 
 func TestReader(t *testing.T) {
@@ -131,7 +131,7 @@ func TestReaderLimit(t *testing.T) {
 			t.Errorf("%s: %d events and %v, want %d and %v", test.name, len(got), err, test.events, test.err)
 		}
 	}
-	// Far more than what the reader holds at once.
+	// The data is far longer than the reader's buffer.
 	long := strings.Repeat("y", 300<<10)
 	got, err := events(strings.NewReader("data: "+long+"\n\ndata: a\n\n"), 1<<20)
 	if len(got) != 2 || string(got[0].Data) != long || !errors.Is(err, io.EOF) {
@@ -139,7 +139,7 @@ func TestReaderLimit(t *testing.T) {
 	}
 }
 
-// A reader tells what broke a stream, and hands out what was whole before.
+// A reader returns the error that broke a stream, after the complete events.
 func TestReaderError(t *testing.T) {
 	broken := errors.New("broken")
 	got, err := events(io.MultiReader(strings.NewReader("data: a\n\ndata: b\n"), iotest.ErrReader(broken)), 100)
@@ -148,12 +148,12 @@ func TestReaderError(t *testing.T) {
 	}
 }
 
-// An event that ends in CR is there at once, whether or not a LF follows.
+// An event that ends in CR is returned at once, whether or not a LF follows.
 func TestReaderDoesNotWaitForLF(t *testing.T) {
 	pr, pw := io.Pipe()
 	defer pr.Close()
 	go func() {
-		_, _ = io.WriteString(pw, "data: a\r\n\r") // and nothing more
+		_, _ = io.WriteString(pw, "data: a\r\n\r") // the writer stays silent afterwards
 	}()
 	ev, err := NewReader(pr, 100).Next()
 	if err != nil || string(ev.Data) != "a" {
@@ -219,7 +219,7 @@ func FuzzReader(f *testing.F) {
 				t.Fatalf("an end of a line within %+v", ev)
 			}
 		}
-		// How the text is cut into reads must not matter.
+		// The result does not depend on how the text is cut into reads.
 		slow, slowErr := events(iotest.OneByteReader(bytes.NewReader(text)), limit)
 		if !reflect.DeepEqual(slow, whole) || !errors.Is(slowErr, err) {
 			t.Fatalf("byte by byte: %+v and %v, want %+v and %v", slow, slowErr, whole, err)
@@ -270,7 +270,7 @@ func BenchmarkReader(b *testing.B) {
 	}
 }
 
-// Of an event that is too long, or for which there is no room, all data can be looked at, and the next event follows.
+// Skip returns all data of an event that is too long, or that has no room. The next event is read afterwards.
 func TestSkip(t *testing.T) {
 	long := strings.Repeat("y", 5000)
 	tests := []struct{ name, event, data string }{

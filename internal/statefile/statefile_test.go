@@ -30,7 +30,7 @@ func TestReplace(t *testing.T) {
 	}
 }
 
-// A lock has one owner at a time, and can be taken again after it.
+// A lock has one owner at a time, and can be taken again after its release.
 func TestTryLock(t *testing.T) {
 	t.Parallel()
 	name := LockName(filepath.Join(t.TempDir(), "a.json"))
@@ -62,7 +62,7 @@ func TestDir(t *testing.T) {
 	if got := Dir(); got != filepath.FromSlash("/somewhere/holdfast") {
 		t.Error(got)
 	}
-	t.Setenv("XDG_STATE_HOME", "relative") // which the specification says to ignore
+	t.Setenv("XDG_STATE_HOME", "relative") // the specification says to ignore it
 	if got := Dir(); got == filepath.FromSlash("relative/holdfast") {
 		t.Error(got)
 	}

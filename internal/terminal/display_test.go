@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Where there is no terminal each step is a line, and nothing that a server says is
-// taken for a command.
+// If the output is no terminal, each step is one line, also if the server's text has
+// line breaks. Escape sequences are unchanged here: an Output makes them visible.
 func TestDisplay(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
@@ -24,12 +24,12 @@ func TestDisplay(t *testing.T) {
 	}
 }
 
-// A display is paused and resumed until it is closed.
+// A display can be paused and resumed until it is closed.
 func TestDisplayModes(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	d := NewDisplay(&out)
-	d.tty = true // lines are held then, as on a terminal
+	d.tty = true // lines are held back while it is paused, as on a terminal
 	for _, step := range []struct {
 		do      func()
 		mode    mode
@@ -52,7 +52,7 @@ func TestDisplayModes(t *testing.T) {
 	}
 }
 
-// What draws the bar ends with the display.
+// The progress bar ends with the display.
 func TestDisplayCloses(t *testing.T) {
 	t.Parallel()
 	d := NewDisplay(io.Discard)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// What is typed into a form is checked as the schema of the field says.
+// A typed value is checked against the field's schema.
 func TestField(t *testing.T) {
 	t.Parallel()
 	titled := `{"type":"string","oneOf":[{"const":"#f00","title":"Red"},{"const":"#0f0","title":"Green"}]}`
@@ -62,7 +62,7 @@ func TestField(t *testing.T) {
 	}
 }
 
-// Fields come in the schema's order, with what an empty line gives.
+// Fields come in the schema's order, with the value of an empty line as a hint.
 func TestFields(t *testing.T) {
 	t.Parallel()
 	var all []string
@@ -78,7 +78,7 @@ func TestFields(t *testing.T) {
 	}
 }
 
-// What a schema requires is asked for, also if that is all it says of it.
+// A required field is asked for, also if the schema does not describe it.
 func TestFieldsRequired(t *testing.T) {
 	t.Parallel()
 	for schema, want := range map[string]string{
@@ -102,7 +102,7 @@ func TestFieldsRequired(t *testing.T) {
 	}
 }
 
-// A default is offered only if its own schema allows it.
+// A default is offered only if the field's schema allows it.
 func TestFieldDefault(t *testing.T) {
 	t.Parallel()
 	for schema, want := range map[string]bool{

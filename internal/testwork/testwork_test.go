@@ -6,7 +6,7 @@ import (
 	_ "holdfast/internal/testlong" // the flag -long
 )
 
-// Work that grows with n passes.
+// Work that is linear in n passes.
 func TestLinear(t *testing.T) {
 	sum := 0
 	Linear(t, 10_000, func(n int) func() {

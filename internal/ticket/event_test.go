@@ -26,7 +26,7 @@ func TestEventID(t *testing.T) {
 				}
 				seen[id] = true
 				want := Event{Number: number, Epoch: epoch, Seq: seq}
-				if epoch == 0 && seq > 0 { // under which nothing was ever written
+				if epoch == 0 && seq > 0 { // epoch 0 has no entries
 					if _, err := ParseEvent(s, id); !errors.Is(err, ErrBadEvent) {
 						t.Errorf("%s: %v", id, err)
 					}
@@ -43,7 +43,7 @@ func TestEventID(t *testing.T) {
 			}
 		}
 	}
-	// The name is the session's and the stream's, and tells neither's secret.
+	// The name identifies a session and a stream, and reveals no secret.
 	if StreamName(s, 1) != StreamName("secret", 1) {
 		t.Error("a stream's name changes")
 	}
@@ -57,8 +57,8 @@ func TestEventID(t *testing.T) {
 	}
 }
 
-// An id that is not exactly one that the session gave is refused, and nothing
-// that is wrong with it does harm.
+// An id is refused unless the session has given exactly this id, and no malformed id
+// does harm.
 func TestForeignEventID(t *testing.T) {
 	t.Parallel()
 	const s, other = "secret", "another"
@@ -99,7 +99,7 @@ func TestForeignEventID(t *testing.T) {
 	}
 }
 
-// FuzzEventID looks for texts that are taken and were not given.
+// FuzzEventID looks for texts that are accepted though no session has given them.
 func FuzzEventID(f *testing.F) {
 	const s = "secret"
 	f.Add(eventID(s, 0, 1, 0))
@@ -122,7 +122,7 @@ func FuzzEventID(f *testing.F) {
 	})
 }
 
-// FuzzCursor looks for places that do not survive being an id.
+// FuzzCursor looks for cursors that do not survive the way through an id.
 func FuzzCursor(f *testing.F) {
 	f.Add("secret", uint64(1), uint64(1), uint64(1), "x")
 	f.Add("", uint64(0), uint64(0), uint64(math.MaxUint64), "~.")
@@ -133,7 +133,7 @@ func FuzzCursor(f *testing.F) {
 		}
 		want := Event{Number: number, Epoch: epoch, Seq: seq}
 		id := eventID(s, number, epoch, seq)
-		// What is longer is to be sealed.
+		// A longer tail would have to be sealed.
 		if tail = "~" + tail; len(id)+len(tail) <= 128 && len(tail)-strings.LastIndexByte(tail, '~')-1 <= MarkLen {
 			id += tail
 		}

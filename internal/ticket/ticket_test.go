@@ -2,11 +2,11 @@ package ticket
 
 import "testing"
 
-// Some purposes.
+// Two purposes.
 const token, asked = "holdfast resume token", "holdfast request id"
 
-// FuzzSealed makes up texts that name a session: only what it made itself is good,
-// and only for what it was made for.
+// FuzzSealed tries texts that name a session: a text is accepted only if the session
+// has made it, and only for its purpose.
 func FuzzSealed(f *testing.F) {
 	const name, secret = "0123456789abcdef", "secret"
 	f.Add(string(Maker{name, secret}.Append(nil, token, 1, []byte("1"))), "1")
@@ -27,7 +27,7 @@ func FuzzSealed(f *testing.F) {
 	})
 }
 
-// After stands for a place, and opens nothing.
+// After names a place, and proves nothing.
 func TestAfter(t *testing.T) {
 	const name = "0123456789abcdef"
 	place, ok := Parse(After(name))

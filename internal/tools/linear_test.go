@@ -8,7 +8,7 @@ import (
 	"holdfast/internal/testwork"
 )
 
-// ours are tools of our own.
+// ours are Holdfast's own tools.
 type ours struct{}
 
 func (ours) IsOn() bool { return true }
@@ -16,7 +16,7 @@ func (ours) Tool(name string) (own, nested bool) {
 	return name == "own", strings.HasSuffix(name, "_own")
 }
 
-// What is learned of a list of tools takes time that grows with the list, and no faster.
+// The time to learn a list of tools is linear in the list.
 func TestLinear(t *testing.T) {
 	testwork.Linear(t, 500, func(n int) func() {
 		all := make([]string, n)

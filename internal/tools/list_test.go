@@ -13,9 +13,9 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A desk is a server that answers when the test says so.
+// A desk is a server that answers when the test lets it.
 type desk struct {
-	answers chan string // results of tools/list; closed: the server ends
+	answers chan string // results of tools/list; closed: the server has ended
 	asked   int
 	news    int
 }
@@ -44,14 +44,14 @@ func (d *desk) Asks(context.Context, *jsonrpc.Message, http.Header) (Ask, func(b
 	}
 }
 
-// newList returns a list of a server that is asked through the desk. The operator says that the tool "told" may be called again.
+// newList returns the list of a server, the desk. The operator says that the tool "told" may be called again.
 func newList() (*List, *desk) {
 	l, d := new(List), &desk{answers: make(chan string)}
 	l.Init(d, &Rules{Own: ours{}, Logger: slog.New(slog.DiscardHandler), Operator: func(_, tool string) bool { return tool == "told" }})
 	return l, d
 }
 
-// calls returns a tools/call.
+// calls returns a tools/call request.
 func calls(tool string) *jsonrpc.Message {
 	return &jsonrpc.Message{Kind: jsonrpc.Request, Method: "tools/call", Params: []byte(`{"name":"` + tool + `","arguments":{"a":"1"}}`)}
 }
@@ -59,7 +59,7 @@ func calls(tool string) *jsonrpc.Message {
 const readsAndWrites = `{"tools":[{"name":"reads","annotations":{"readOnlyHint":true}},{"name":"sets","annotations":{"idempotentHint":true}},
 	{"name":"writes"},{"name":"headed","inputSchema":{"type":"object","properties":{"a":{"type":"string","x-mcp-header":"A"}}}}]}`
 
-// Calls wait for a server that is slow to list its tools once, however often it is asked whether they may be made again.
+// Calls wait once for a server that is slow to list its tools, however many calls need to know whether they may run again.
 func TestWaitsOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -105,7 +105,7 @@ func TestWaitsOnce(t *testing.T) {
 	})
 }
 
-// A server that has ended is asked again, one that does not answer is not, and nothing of a list that has changed is kept.
+// The list of a server that has ended is requested again, that of a silent server is not. A list that has changed while it was read is not kept.
 func TestReadsAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -130,7 +130,7 @@ func TestReadsAgain(t *testing.T) {
 	})
 }
 
-// What a client is answered counts for the version that it was of.
+// A list in an answer to a client is learned only if its version is still current.
 func TestLearn(t *testing.T) {
 	t.Parallel()
 	l, _ := newList()

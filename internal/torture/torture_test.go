@@ -20,7 +20,7 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// TestMain makes the test binary a server, and what runs one, for TestCommand.
+// For TestCommand, TestMain makes the test binary a server, or the parent of one.
 func TestMain(m *testing.M) {
 	switch {
 	case len(os.Args) > 3 && os.Args[1] == "child":
@@ -31,13 +31,13 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(code)
 	case len(os.Args) > 1 && os.Args[1] == "server":
-		_ = steps(new(atomic.Int64)).Run(context.Background(), &mcp.StdioTransport{}) // until its stdin ends
+		_ = steps(new(atomic.Int64)).Run(context.Background(), &mcp.StdioTransport{}) // returns at the end of stdin
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
 }
 
-// steps returns a server with one tool, which makes some steps and is not safe to run twice. calls counts its runs.
+// steps returns a server with one tool, which takes some steps and is not safe to run twice. calls counts the tool's runs.
 func steps(calls *atomic.Int64) *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "steps", Version: "1"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "steps"}, func(ctx context.Context, r *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
@@ -50,8 +50,8 @@ func steps(calls *atomic.Int64) *mcp.Server {
 	return server
 }
 
-// short are options for a run of a few seconds, in which each kind of disturbance comes twice. No call hangs on a slow
-// machine that would not hang for ever.
+// short returns options for a run of a few seconds with each kind of disturbance twice. On a slow machine, no call
+// counts as hung unless it would hang for ever.
 func short() Options {
 	return Options{
 		Choose: func(tools []*mcp.Tool) (string, json.RawMessage, error) {
@@ -65,7 +65,7 @@ func short() Options {
 	}
 }
 
-// holds checks the bounds that a run of a server that survives nothing by itself holds.
+// holds checks the result of a run against a server that survives no disturbance by itself.
 func holds(t *testing.T, r *Report, calls int) {
 	t.Helper()
 	var text bytes.Buffer
@@ -105,7 +105,7 @@ func TestURL(t *testing.T) {
 	holds(t, r, o.Calls)
 }
 
-// TestCommand tortures a command on stdio, whose processes are killed.
+// TestCommand tortures a command on stdio, and kills its processes.
 func TestCommand(t *testing.T) {
 	testlong.Only(t, "it starts many processes")
 	t.Parallel()
@@ -123,12 +123,12 @@ func TestCommand(t *testing.T) {
 	if r.Ways[0].Twice == 0 {
 		t.Error("bare, no call ran twice")
 	}
-	if killed := r.Ways[2].Kinds[killed.String()]; killed == nil || killed.Told+killed.Results != 2 { // a result may be faster than a signal
+	if killed := r.Ways[2].Kinds[killed.String()]; killed == nil || killed.Told+killed.Results != 2 { // a result may come before the signal
 		t.Errorf("of two calls whose process was killed became %+v: %v", killed, r.Ways[2].Errors)
 	}
 }
 
-// The same seed has the same plans; another has others. Each round has all kinds.
+// Equal seeds have equal plans, and different seeds differ. Each round has all kinds.
 func TestPlans(t *testing.T) {
 	t.Parallel()
 	kinds, differ := make(map[kind]int), false
@@ -153,7 +153,7 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-// A call that fails without a cut says nothing about cuts.
+// If a call fails without a cut, Run returns an error instead of a report.
 func TestFailsAnyway(t *testing.T) {
 	t.Parallel()
 	server := mcp.NewServer(&mcp.Implementation{Name: "broken", Version: "1"}, nil)
@@ -168,7 +168,7 @@ func TestFailsAnyway(t *testing.T) {
 	}
 }
 
-// The server's side sees a call that comes twice, also in a batch, unless the server refuses it.
+// The counter on the server's side counts a call that comes twice, also in a batch, unless the server refuses it.
 func TestCounts(t *testing.T) {
 	t.Parallel()
 	a := newArrivals()

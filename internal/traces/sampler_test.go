@@ -9,7 +9,7 @@ import (
 	_ "holdfast/internal/testlong" // the flag -long
 )
 
-// The environment names the samplers that the SDK would read from it, and what is wrong is told.
+// The environment selects the samplers as in the SDK, and a wrong value is reported.
 func TestSamplerOfEnvironment(t *testing.T) {
 	told := 0
 	before := otel.GetErrorHandler()

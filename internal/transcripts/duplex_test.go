@@ -35,8 +35,8 @@ func TestDuplex(t *testing.T) {
 	})
 }
 
-// listener is a client of 2024-11-05: a stream on which it hears everything, and a URL
-// to which it POSTs.
+// listener is a client of 2024-11-05: a stream on which all messages arrive, and a URL
+// for its POSTs.
 type listener struct {
 	c        *client
 	stream   *answer
@@ -59,8 +59,8 @@ func (l *listener) send(body string) {
 	l.c.request("POST", "/"+l.endpoint, body).rest()
 }
 
-// hear records what is said up to the response to a request. Where the stream ends
-// before, it is resumed.
+// hear records messages up to the response to a request. If the stream ends before,
+// the client resumes it.
 func (l *listener) hear(id string) {
 	l.c.t.Helper()
 	for {
@@ -109,7 +109,7 @@ func pairRefused(c *client) {
 	l := &listener{c: c}
 	l.listen()
 	c.goOver()
-	l.send(call("1", "echo", `{}`)) // before it is initialized
+	l.send(call("1", "echo", `{}`)) // before initialize
 	l.send(`{`)
 	c.request("POST", "/messages", call("1", "echo", `{}`)).rest()
 	c.request("POST", "/messages?sessionId=made-up", call("1", "echo", `{}`)).rest()
@@ -203,7 +203,7 @@ func (l *line) say(text string) {
 	}
 }
 
-// hear records the next message, and returns it; "" at the connection's end.
+// hear records the next message, and returns it. At the connection's end it returns "".
 func (l *line) hear() string {
 	l.c.t.Helper()
 	late := time.AfterFunc(2*time.Minute, func() {
@@ -215,7 +215,7 @@ func (l *line) hear() string {
 	if err != nil {
 		var closed websocket.CloseError
 		switch {
-		case l.c.moved: // how depends on who finds out first that the node is gone
+		case l.c.moved: // the result depends on which side first notices that the node is gone
 			l.c.note("< it ends")
 		case errors.As(err, &closed):
 			l.c.note("< it is closed: %d %s", closed.Code, closed.Reason)
@@ -229,7 +229,7 @@ func (l *line) hear() string {
 	return text
 }
 
-// answer records what is said up to the response to a request, or the connection's end.
+// answer records messages up to the response to a request, or to the connection's end.
 func (l *line) answer(id string) {
 	l.c.t.Helper()
 	for {
@@ -240,7 +240,7 @@ func (l *line) answer(id string) {
 	}
 }
 
-// chat is what is said on every line to which nothing happens.
+// chat is the part of a conversation in which a line stays connected.
 func chat(l *line) {
 	l.say(call("1", "echo", `{"text":"one"}`))
 	l.answer("1")
@@ -264,7 +264,7 @@ func chat(l *line) {
 
 func socket(c *client) {
 	l := dial(c)
-	l.say(call("1", "echo", `{}`)) // before it is initialized
+	l.say(call("1", "echo", `{}`)) // before initialize
 	l.hear()
 	l.say(initialize("2025-11-25", "{}"))
 	l.answer("0")
@@ -289,7 +289,7 @@ func socket(c *client) {
 
 func stdio(c *client) {
 	l := pipe(c)
-	l.say(call("1", "echo", `{}`)) // before it is initialized
+	l.say(call("1", "echo", `{}`)) // before initialize
 	l.hear()
 	l.say(initialize("2025-11-25", "{}"))
 	l.answer("0")
@@ -299,7 +299,7 @@ func stdio(c *client) {
 	l.hear()
 }
 
-// roam resumes calls of a session of node 0, on a line that has another session.
+// roam resumes the calls of a session of node 0, on a line with another session.
 func roam(c *client, open func(c *client) *line) {
 	c.begin("2025-11-25", `{"resumableRequests":{}}`)
 	start := func(id, tool, gate string) (token string) {

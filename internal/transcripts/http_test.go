@@ -34,7 +34,7 @@ func TestHTTP(t *testing.T) {
 	})
 }
 
-// light is what is answered without a stored stream, in each revision.
+// light has the calls that are answered without a stored stream, in each revision.
 func light(c *client) {
 	for _, version := range []string{"2025-03-26", "2025-06-18", "2025-11-25"} {
 		c.session, c.node = "", c.nodes.all[0]
@@ -50,7 +50,7 @@ func light(c *client) {
 	c.post(call("5", "count", `{"to":1}`))
 }
 
-// stored is a call whose messages are stored, on one response to its end.
+// stored has a call with a stored stream, read on one response to its end.
 func stored(c *client, tool, version string) {
 	c.begin(version, "{}")
 	a := c.request("POST", "/mcp", call("1", tool, `{"key":"g"}`))
@@ -60,7 +60,7 @@ func stored(c *client, tool, version string) {
 	a.follow()
 }
 
-// resumed loses the connection of a call, and resumes by the last event id, also
+// resumed loses the connection of a call, and resumes with the last event id, also
 // when the call has ended.
 func resumed(c *client) {
 	c.begin("2025-11-25", "{}")
@@ -116,13 +116,13 @@ func sessionOnly(c *client) {
 	a.cut()
 	c.move()
 	get := c.request("GET", "/mcp", "")
-	get.event() // the call's, as its client has not come back for it
+	get.event() // the event of the call, as its client has not come back for it
 	get.cut()
 	c.open("a")
 	c.request("GET", "/mcp", "", "Last-Event-ID: "+a.last).follow()
 }
 
-// standalone is the stream of what belongs to no call.
+// standalone has the stream of messages that belong to no call.
 func standalone(c *client) {
 	c.begin("2025-11-25", "{}")
 	say := func(text string) {
@@ -150,7 +150,7 @@ func standalone(c *client) {
 	get2.cut()
 }
 
-// question has the server ask the client in the middle of a call.
+// question has a server's request to its client in the middle of a call.
 func question(c *client) {
 	c.begin("2025-11-25", "{}")
 	a := c.request("POST", "/mcp", call("1", "ask", `{}`))
@@ -266,7 +266,7 @@ func deleted(c *client) {
 	c.request("GET", "/mcp", "", "Last-Event-ID: "+a.last).rest()
 }
 
-// refused is what has no answer but an error.
+// refused has the requests that are answered with an error alone.
 func refused(c *client) {
 	c.begin("2025-11-25", "{}")
 	for _, body := range []string{
@@ -313,7 +313,7 @@ func refused(c *client) {
 	c.post(ping)
 }
 
-// stateless is a handler without sessions.
+// stateless has a handler without sessions.
 func stateless(c *client) {
 	c.version = "2025-06-18"
 	c.post(initialize("2025-06-18", "{}"))

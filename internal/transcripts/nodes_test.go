@@ -1,8 +1,8 @@
-// Package transcripts records what clients see on every transport, with the session
-// on the node that they are connected to, on another, and moved meanwhile. Each
-// transcript is a file of testdata; go test -update writes them anew. The tests use
-// the public API, and sockets, so that they stay as they are when the code behind
-// them changes.
+// Package transcripts records the messages of clients on every transport, with the
+// session on the node that they are connected to, on another node, and moved
+// meanwhile. Each transcript is a file of testdata; go test -update writes them
+// anew. The tests use the public API, and sockets, so that they stay as they are
+// when the code behind them changes.
 package transcripts_test
 
 import (
@@ -32,24 +32,24 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// nodes are some handlers that share an engine, and the tools behind all of them.
+// nodes are handlers that share an engine, with the tools behind all of them.
 type nodes struct {
 	t     testing.TB
 	all   []*node
 	tools *tools
 }
 
-// node is one handler on a socket of its own.
+// node is a handler on a socket of its own.
 type node struct {
 	*holdfast.Handler
 	addr   string
-	handle *logtest.Handle // nil: its store is memory
+	handle *logtest.Handle // nil: the store is in memory
 	web    *http.Server
 	conns  *connections
-	once   sync.Once // it leaves
+	once   sync.Once // for leave
 }
 
-// connections are those that a node has accepted, also WebSockets.
+// connections are the accepted connections of a node, also WebSockets.
 type connections struct {
 	*net.TCPListener
 	mu  sync.Mutex
@@ -78,13 +78,13 @@ func (c *connections) end() {
 	}
 }
 
-// newNodes starts n handlers with the options o. One alone has its memory for a store.
+// newNodes starts n handlers with the options o. A single handler has a store in memory.
 func newNodes(t testing.TB, n int, o holdfast.Options) *nodes {
 	t.Helper()
 	engine := logtest.New(logtest.Options{})
 	all := &nodes{t: t, tools: &tools{gates: map[string]chan struct{}{}, over: make(chan struct{})}}
 	o.Logger = slog.New(slog.DiscardHandler)
-	o.UpgradeAfter, o.PingAfter, o.KeepAlive = time.Minute, -1, -1 // time decides nothing
+	o.UpgradeAfter, o.PingAfter, o.KeepAlive = time.Minute, -1, -1 // no timer affects the transcripts
 	o.Retry = 50 * time.Millisecond
 	o.Principal = func(r *http.Request) string {
 		return strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -117,12 +117,12 @@ func newNodes(t testing.TB, n int, o holdfast.Options) *nodes {
 	return all
 }
 
-// leave ends the node as an operator does. Calls in flight have some time to end.
+// leave shuts the node down, like an operator. Calls in flight have the time within to end.
 func (n *node) leave(within time.Duration) {
 	n.once.Do(func() {
 		ctx, stop := context.WithTimeout(context.Background(), within)
 		defer stop()
-		_ = n.Shutdown(ctx) // it says that ctx is done
+		_ = n.Shutdown(ctx) // the error says that ctx is done
 		last, stop := context.WithTimeout(context.Background(), time.Second)
 		defer stop()
 		if n.web.Shutdown(last) != nil {
@@ -132,21 +132,21 @@ func (n *node) leave(within time.Duration) {
 	})
 }
 
-// kill has the node vanish: neither the engine nor other nodes nor clients hear
-// anything of it from now on.
+// kill makes the node vanish: the engine, other nodes and clients get no more
+// messages from it.
 func (n *node) kill() {
 	n.handle.Cut(true)
 	_ = n.handle.Close()
 	n.conns.end()
 }
 
-// tools answer the calls that all nodes get.
+// tools answer the calls at all nodes.
 type tools struct {
 	over chan struct{}
 
 	mu     sync.Mutex
 	gates  map[string]chan struct{} // by name: calls wait for them
-	asking []*message.Exchange      // calls that have asked the client, oldest first
+	asking []*message.Exchange      // calls that wait for their client's answer, oldest first
 	asked  int
 }
 
@@ -171,7 +171,7 @@ func (s *tools) Serve(x *message.Exchange) {
 		x.Result([]byte(`{}`))
 	case x.Method == "tools/list":
 		x.Result([]byte(list))
-	case x.Method == "notifications/say": // the server speaks of no call
+	case x.Method == "notifications/say": // a message that belongs to no call
 		m, err := jsonrpc.Parse([]byte(`{"jsonrpc":"2.0","method":"notifications/message","params":` + string(x.Params) + `}`))
 		if err == nil {
 			x.Sink.EmitUnrelated(m)
@@ -219,7 +219,7 @@ func (s *tools) call(x *message.Exchange) {
 	}
 }
 
-// gate returns the channel that is closed when the gate is opened.
+// gate returns a channel that is closed when the gate opens.
 func (s *tools) gate(key string) chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -25,15 +25,15 @@ import (
 
 var update = flag.Bool("update", false, "write the transcripts of testdata anew")
 
-// A placement says where a client's session is, and what becomes of its node in the
-// middle of the conversation.
+// A placement says which node has a client's session, and what happens to that node
+// in the middle of the conversation.
 type placement struct {
 	name  string
-	at    int           // the node that the client is connected to; the session begins at node 0
-	moves func(n *node) // what is done to node 0 in the middle, or nil
+	at    int           // the node of the client's connection; the session begins at node 0
+	moves func(n *node) // happens to node 0 in the middle; or nil
 }
 
-// alone is the place in placements of the one without other nodes.
+// alone is the index in placements of the node without other nodes.
 const alone = 1
 
 var placements = []*placement{
@@ -46,11 +46,11 @@ var placements = []*placement{
 	{"the session is here, and the node is killed", 0, (*node).kill},
 }
 
-// A scenario is a conversation that is recorded for each placement.
+// A scenario is a conversation. It is recorded for each placement.
 type scenario struct {
 	name  string
-	stays bool                    // it is over before anything could happen to a node
-	never func(p *placement) bool // where it cannot be, or nil
+	stays bool                    // it has no middle in which a node could leave
+	never func(p *placement) bool // reports impossible placements; or nil
 	o     holdfast.Options
 	talk  func(c *client)
 }
@@ -72,8 +72,8 @@ func record(t *testing.T, all []scenario) {
 	}
 }
 
-// attempts is how often a scenario is recorded at the most, until it is as it should be. A
-// machine that stands still for a second changes what is said: after that time the
+// attempts is how often a scenario is recorded at most until its transcript is right. A
+// machine that stands still for a second changes the transcript: after that time the
 // connection of a call that waits for input is ended, and a lost call is continued.
 const attempts = 3
 
@@ -93,7 +93,7 @@ func (s *scenario) record(t *testing.T) []string {
 				}
 				c := &client{t: t, nodes: newNodes(t, n, s.o), place: p, names: map[string]string{}, counts: map[string]int{}}
 				c.node = c.nodes.all[0]
-				defer func() { said[i] = c.tape.String() }() // also if it ends in the middle
+				defer func() { said[i] = c.tape.String() }() // also if the scenario fails midway
 				s.talk(c)
 			})
 		}
@@ -103,11 +103,11 @@ func (s *scenario) record(t *testing.T) []string {
 
 const middle = "-- in the middle\n"
 
-// summary joins the transcripts of all placements. A half that is the same as in one
-// before is said to be that.
+// summary joins the transcripts of all placements. If a half is the same as an
+// earlier one, it refers to it.
 func summary(said []string) string {
 	var file strings.Builder
-	seen := map[string]string{} // where a half was said first
+	seen := map[string]string{} // the first placement of each half
 	for i, all := range said {
 		if all == "" {
 			continue
@@ -151,19 +151,19 @@ func compare(t *testing.T, path, got string) (same bool) {
 	return true
 }
 
-// client is a client, and the transcript of what it says and hears.
+// client is a client, with the transcript of its messages.
 type client struct {
 	t     testing.TB
 	nodes *nodes
 	place *placement
-	node  *node // that it is connected to
+	node  *node // the node of its connection
 
 	session string // of Mcp-Session-Id, or ""
 	version string
 	who     string // the principal
 
 	tape    strings.Builder
-	names   map[string]string // what stands in the transcript for an id
+	names   map[string]string // the placeholder for each id
 	counts  map[string]int    // of the names
 	answers int
 	moved   bool
@@ -189,7 +189,7 @@ var ids = []named{
 	{"EVENT", regexp.MustCompile(`"holdfast/(?:lastEventId|eventId)":"([^"]+)"`)},
 }
 
-// plain replaces what differs from run to run.
+// plain replaces the parts of a line that differ from run to run.
 func (c *client) plain(line string) string {
 	for _, id := range ids {
 		for _, m := range id.pattern.FindAllStringSubmatch(line, -1) {
@@ -213,11 +213,11 @@ func (c *client) plain(line string) string {
 	return line
 }
 
-// goOver is when the client goes to the node that its placement names.
+// goOver moves the client to the node of its placement.
 func (c *client) goOver() { c.node = c.nodes.all[c.place.at] }
 
-// move does to the session's node what the placement says. A client that was
-// connected to it goes on at another.
+// move makes the session's node leave or die, if the placement says so. A
+// client that was connected to that node moves to another one.
 func (c *client) move() {
 	c.note("-- in the middle")
 	if c.place.moves == nil {
@@ -230,7 +230,7 @@ func (c *client) move() {
 	}
 }
 
-// open lets calls go on that wait for a gate.
+// open opens a gate, so that the calls that wait for it go on.
 func (c *client) open(gate string) {
 	close(c.nodes.tools.gate(gate))
 }
@@ -246,7 +246,7 @@ func (c *client) request(method, target, body string, extra ...string) *answer {
 	return c.exactly(method, target, body, append([]string{takesBoth, isJSON}, extra...)...)
 }
 
-// exactly sends a request with no other headers than the session's and those.
+// exactly sends a request with the given headers, and the session's.
 func (c *client) exactly(method, target, body string, header ...string) *answer {
 	c.t.Helper()
 	c.answers++
@@ -283,14 +283,14 @@ func (c *client) exactly(method, target, body string, header ...string) *answer 
 	return a
 }
 
-// post sends a message and records all of the answer.
+// post sends a message and records the whole answer.
 func (c *client) post(body string, extra ...string) {
 	c.t.Helper()
 	a := c.request("POST", "/mcp", body, extra...)
 	a.rest()
 }
 
-// answer is a response, and the connection that it comes on.
+// answer is a response with its connection.
 type answer struct {
 	c      *client
 	number int
@@ -338,7 +338,7 @@ func (a *answer) head() *http.Response {
 	return res
 }
 
-// wait bounds how long what comes next may take: a machine may stand still.
+// wait sets a deadline for the next read: a machine may stand still.
 func (a *answer) wait() { _ = a.conn.SetReadDeadline(time.Now().Add(2 * time.Minute)) }
 
 func (a *answer) isStream() bool {
@@ -352,8 +352,8 @@ func (a *answer) isStream() bool {
 	return true
 }
 
-// event reads up to the next event that has data, and returns that. It fails where
-// the stream has ended.
+// event reads up to the next event with data, and returns the data. It fails the
+// test if the stream ends before.
 func (a *answer) event() (data string) {
 	a.c.t.Helper()
 	if !a.isStream() {
@@ -371,8 +371,8 @@ func (a *answer) event() (data string) {
 	}
 }
 
-// next records one event. Those without data are left out when the session has moved:
-// how many there are then depends on when a node finds out.
+// next records one event. An event without data is left out when the session has
+// moved, as the number of such events then depends on when a node notices.
 func (a *answer) next() (sse.Event, error) {
 	a.wait()
 	ev, err := a.events.Next()
@@ -398,7 +398,7 @@ func (a *answer) next() (sse.Event, error) {
 	return ev, nil
 }
 
-// rest records what is left of the answer.
+// rest records the remaining part of the answer.
 func (a *answer) rest() {
 	a.c.t.Helper()
 	if !a.isStream() {
@@ -428,8 +428,8 @@ func ending(err error) string {
 	return "is cut"
 }
 
-// follow records the stream up to the response to a request. Where the connection ends
-// before, it resumes by the last event id.
+// follow records the stream up to the response to a request. If the connection ends
+// before, the client resumes with the last event id.
 func (a *answer) follow() {
 	a.c.t.Helper()
 	for {
@@ -462,8 +462,8 @@ func (a *answer) cut() {
 	_ = a.conn.Close()
 }
 
-// begin initializes a session at node 0, and goes to the node of the placement. The
-// transcript of "light" has how that is answered.
+// begin initializes a session at node 0, and moves the client to the node of the
+// placement. The transcript of "light" shows the answers to these requests.
 func (c *client) begin(version, capabilities string) {
 	c.t.Helper()
 	before, answers := c.tape.String(), c.answers
@@ -485,7 +485,7 @@ func (c *client) greet(version, capabilities string) {
 }
 
 func initialize(version, capabilities string) string {
-	if capabilities == "{}" { // the servers of the transcripts ask
+	if capabilities == "{}" { // the servers of the transcripts send requests to their clients
 		capabilities = `{"elicitation":{}}`
 	}
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":%q,"capabilities":%s,"clientInfo":{"name":"c","version":"1"}}}`, version, capabilities)
@@ -498,7 +498,7 @@ func call(id, name, args string) string {
 
 var idOf = regexp.MustCompile(`"id":("[^"]*"|\d+)`)
 
-// accept answers a question of the server.
+// accept returns the answer to a server's request.
 func accept(question string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept","content":{}}}`, idOf.FindStringSubmatch(question)[1])
 }

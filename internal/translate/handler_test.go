@@ -19,7 +19,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// legacy is a server of revision 2025-11-25 that answers by the name of the tool.
+// legacy is a server of revision 2025-11-25 that selects its answer by the name of the tool.
 type legacy struct {
 	mu     sync.Mutex
 	asking *message.Exchange
@@ -55,7 +55,7 @@ func (s *legacy) Serve(x *message.Exchange) {
 	}
 }
 
-// post makes a modern request, and tells the messages of the answer until say is false.
+// post makes a modern request, and calls say for each message of the answer until say returns false.
 func post(t *testing.T, url, method, params string, say func(jsonrpc.Message) bool) {
 	t.Helper()
 	if params != "" {
@@ -90,7 +90,7 @@ func post(t *testing.T, url, method, params string, say func(jsonrpc.Message) bo
 	}
 }
 
-// result makes a modern request and returns its result, and how many messages came before.
+// result makes a modern request, and returns its result and the number of messages before it.
 func result(t *testing.T, url, method, params string) (result []byte, before int) {
 	t.Helper()
 	post(t, url, method, params, func(m jsonrpc.Message) bool {
@@ -107,7 +107,7 @@ func result(t *testing.T, url, method, params string) (result []byte, before int
 	return result, before
 }
 
-// A modern client speaks with a legacy server, through all of Holdfast.
+// A modern client can use a legacy server, through all layers of Holdfast.
 func TestModernClient(t *testing.T) {
 	t.Parallel()
 	handler := holdfast.NewBackendHandler(message.New(&legacy{}), &holdfast.Options{Logger: slog.New(slog.DiscardHandler), Retry: time.Millisecond, Eras: holdfast.ErasBoth})

@@ -17,34 +17,34 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// An asker is a legacy server that is opened several times. What each opening hears is kept for the test.
+// An asker is a legacy server that is opened several times. Each opening keeps the messages that it gets.
 type asker struct {
 	t    *testing.T
 	mu   sync.Mutex
 	all  []*opened
-	fail error // of the next openings
-	deaf bool  // they answer no pings
+	fail error // the error of later openings
+	deaf bool  // later openings answer no pings
 }
 
 // An opened is an opening of an asker.
 type opened struct {
 	sink backend.Sink
 
-	deaf bool // it answers no pings
+	deaf bool // does not answer pings
 
 	mu   sync.Mutex
-	told []string // but the handshake, and pings
+	told []string // messages, without the handshake and pings
 	over bool
 }
 
-// heard returns what it was told.
+// heard returns the messages that the opening got.
 func (o *opened) heard() []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return slices.Clone(o.told)
 }
 
-// closed reports whether it was closed.
+// closed reports whether the opening was closed.
 func (o *opened) closed() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -86,10 +86,10 @@ func (o *opened) Close() error {
 	return nil
 }
 
-// says has the opening say something, in no call.
+// says has the opening send a message that belongs to no call.
 func (o *opened) says(text string) { o.sink.Emit(nil, mcptest.Parse(text)) }
 
-// asks has the opening ask for who, under an id.
+// asks has the opening send an elicitation with the message who, under an id.
 func (o *opened) asks(id int, who string) {
 	o.says(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"elicitation/create","params":{"message":%q}}`, id, who))
 }
@@ -101,7 +101,7 @@ func (o *opened) answers(id string) { o.says(fmt.Sprintf(`{"jsonrpc":"2.0","id":
 type crowd struct {
 	*holdfast
 	server *asker
-	places int // that there are for more processes; -1: any number
+	places int // for more processes; -1: no bound
 	lock   sync.Mutex
 	taken  int
 }
@@ -131,7 +131,7 @@ func inCrowd(t *testing.T, test func(t *testing.T, c *crowd)) {
 		c.next()
 		defer func() {
 			if t.Failed() {
-				_ = conn.Close() // else the bubble does not end
+				_ = conn.Close() // otherwise the bubble does not end
 			}
 		}()
 		test(t, c)
@@ -163,7 +163,7 @@ func (c *crowd) calls(id, tool string) *call {
 	return of
 }
 
-// where returns which opening has a call, or -1.
+// where returns the index of the opening that has a call, or -1.
 func (c *crowd) where(id string) int {
 	synctest.Wait()
 	for i, o := range c.server.all {
@@ -176,7 +176,7 @@ func (c *crowd) where(id string) int {
 	return -1
 }
 
-// asked checks that a question has reached a call, and returns its id.
+// asked checks that a server's request has reached a call, and returns its id.
 func (c *crowd) asked(of *call, who string) string {
 	c.t.Helper()
 	synctest.Wait()
@@ -187,7 +187,7 @@ func (c *crowd) asked(of *call, who string) string {
 	return string(s.m.ID)
 }
 
-// replies answers a question as the client.
+// replies answers a server's request, as the client.
 func (c *crowd) replies(id string) {
 	c.deliver(nil, `{"jsonrpc":"2.0","id":`+id+`,"result":{"action":"accept"}}`)
 	synctest.Wait()
@@ -203,7 +203,7 @@ func (c *crowd) ended(of *call, text string) {
 	}
 }
 
-// last returns what an opening heard last.
+// last returns the last message that an opening got.
 func (o *opened) last() string {
 	all := o.heard()
 	return all[len(all)-1]
@@ -223,11 +223,11 @@ func TestQuestionsFindTheirCalls(t *testing.T) {
 			t.Fatalf("calls 2 and 3 are in %d and %d", two, three)
 		}
 		second, third := c.server.all[c.where("2")], c.server.all[c.where("3")]
-		third.asks(1, "d") // under the same id
+		third.asks(1, "d") // with the same id
 		qd := c.asked(d, "d")
 		second.asks(1, "b")
 		qb := c.asked(b, "b")
-		second.asks(2, "b again") // while the first waits
+		second.asks(2, "b again") // while the first request waits
 		qb2 := c.asked(b, "b again")
 		for q, o := range map[string]*opened{qa: main, qb: second, qd: third} {
 			c.replies(q)
@@ -240,7 +240,7 @@ func TestQuestionsFindTheirCalls(t *testing.T) {
 			o.answers(of.name)
 			c.ended(of, `"resultType":"complete"`)
 		}
-		// Alone again: the same process as ever. A second one has the lane that is there.
+		// The first call alone has the same process as before. A second call gets the existing lane.
 		e, f := c.calls("4", "ask"), c.calls("5", "ask")
 		if c.where("4") != 0 || c.where("5") != 1 && c.where("5") != 2 {
 			t.Errorf("calls 4 and 5 are in %d and %d", c.where("4"), c.where("5"))
@@ -257,7 +257,7 @@ func TestQuestionsFindTheirCalls(t *testing.T) {
 	})
 }
 
-// A server that does not ask is used as before, once that is known.
+// Once a server is known not to send requests, its calls share one process as before.
 func TestServerThatDoesNotAsk(t *testing.T) {
 	t.Parallel()
 	inCrowd(t, func(t *testing.T, c *crowd) {
@@ -274,7 +274,7 @@ func TestServerThatDoesNotAsk(t *testing.T) {
 			c.ended(of, "complete")
 		}
 		e, f := c.calls("4", "new"), c.calls("5", "slow")
-		c.server.all[0].answers("4") // which lets the other go at once
+		c.server.all[0].answers("4") // so that the other call goes at once
 		c.ended(e, "complete")
 		if c.where("5") != 0 {
 			t.Error("a call waits for one that has ended")
@@ -282,7 +282,7 @@ func TestServerThatDoesNotAsk(t *testing.T) {
 		c.server.all[0].answers("5")
 		c.ended(f, "complete")
 	})
-	for _, deaf := range []bool{false, true} { // several that are slow do not add up
+	for _, deaf := range []bool{false, true} { // the waits for several slow calls do not add up
 		inCrowd(t, func(t *testing.T, c *crowd) {
 			c.server.all[0].deaf = deaf
 			var all []*call
@@ -290,7 +290,7 @@ func TestServerThatDoesNotAsk(t *testing.T) {
 				all = append(all, c.calls(fmt.Sprint(i+1), fmt.Sprint("slow", i)))
 			}
 			want := mostLooks * lookAfter
-			if deaf { // which is found out once
+			if deaf { // this is noticed once
 				want += longest
 			}
 			if took := c.until("9"); took > want {
@@ -312,7 +312,7 @@ func TestServerThatDoesNotAsk(t *testing.T) {
 	}
 }
 
-// until waits until a call is with the server, and returns how long that took.
+// until waits until the server has a call, and returns how long that took.
 func (c *crowd) until(id string) time.Duration {
 	c.t.Helper()
 	began := time.Now()
@@ -325,7 +325,7 @@ func (c *crowd) until(id string) time.Duration {
 	return time.Since(began)
 }
 
-// What cannot be known waits until it can.
+// If a server's request may belong to several calls, it waits until its call is known.
 func TestQuestionThatMayBeOfSeveral(t *testing.T) {
 	t.Parallel()
 	both := func(t *testing.T, c *crowd) (a, b *call, main *opened) {
@@ -357,7 +357,7 @@ func TestQuestionThatMayBeOfSeveral(t *testing.T) {
 		t.Parallel()
 		inCrowd(t, func(t *testing.T, c *crowd) {
 			a, b, main := both(t, c)
-			d := c.calls("3", "late") // from now on each has a process
+			d := c.calls("3", "late") // from now on each call has a process
 			if c.where("3") != 1 {
 				t.Errorf("call 3 is in %d", c.where("3"))
 			}
@@ -368,7 +368,7 @@ func TestQuestionThatMayBeOfSeveral(t *testing.T) {
 			if want := `{"jsonrpc":"2.0","id":1,"error":{"code":-32600,`; !strings.HasPrefix(main.heard()[2], want) {
 				t.Errorf("the first question: %s", main.heard()[2])
 			}
-			main.answers("2") // whose tool could not ask
+			main.answers("2") // call 2 ends without an answer to its request
 			c.ended(b, "complete")
 			c.asked(a, "a")
 			main.answers("1")
@@ -391,7 +391,7 @@ func TestQuestionThatMayBeOfSeveral(t *testing.T) {
 	})
 }
 
-// A call that was cancelled may ask yet: that is no other call's question.
+// A server may still send a request for a cancelled call: that request does not go to another call.
 func TestQuestionOfCancelledCall(t *testing.T) {
 	t.Parallel()
 	inCrowd(t, func(t *testing.T, c *crowd) {
@@ -425,7 +425,7 @@ func TestQuestionOfCancelledCall(t *testing.T) {
 	})
 }
 
-// Where there is no process for a call it waits for its turn, and those that wait can be cancelled.
+// If there is no process for a call, it waits for its turn. Waiting calls can be cancelled.
 func TestCallsOneAfterTheOther(t *testing.T) {
 	t.Parallel()
 	inCrowd(t, func(t *testing.T, c *crowd) {
@@ -439,7 +439,7 @@ func TestCallsOneAfterTheOther(t *testing.T) {
 			t.Fatalf("calls 2 and 3 are in %d and %d", c.where("2"), c.where("3"))
 		}
 		c.deliver(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":5}}`)
-		c.replies(q) // which waits for no other
+		c.replies(q) // the answer waits for no other
 		c.server.all[0].answers("1")
 		c.ended(a, "complete")
 		time.Sleep(time.Second)
@@ -475,7 +475,7 @@ func TestCallsOneAfterTheOther(t *testing.T) {
 	})
 }
 
-// A lane that cannot be opened, or that ends, fails its call and no other.
+// A lane that cannot be opened, or that ends, fails its own call and no other.
 func TestLaneThatEnds(t *testing.T) {
 	t.Parallel()
 	inCrowd(t, func(_ *testing.T, c *crowd) {
@@ -498,12 +498,12 @@ func TestLaneThatEnds(t *testing.T) {
 	})
 }
 
-// repeatedCall is a call that is made again after a take-over.
+// repeatedCall is a call that runs again after a takeover.
 type repeatedCall struct{ call }
 
 func (*repeatedCall) Repeated() bool { return true }
 
-// Calls that are made again begin at the same time: each has a process, as long as there are some.
+// Calls that run again begin at the same time: each has a process of its own, as long as there are places.
 func TestCallsAfterTakeOver(t *testing.T) {
 	t.Parallel()
 	inCrowd(t, func(t *testing.T, c *crowd) {

@@ -10,13 +10,13 @@ import (
 	"holdfast/internal/protocol"
 )
 
-// facts are what the legacy server of the tests answers to initialize.
+// facts are the result of the tests' legacy server for initialize.
 const facts = `{"protocolVersion":"2025-11-25","capabilities":{"logging":{},"tools":{"listChanged":true},` +
 	`"resources":{"subscribe":true},"tasks":{"list":{}},"extensions":{"a/b":{}}},"serverInfo":{"name":"s","version":"2"},"instructions":"be kind"}`
 
 const info = `"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s","version":"2"}}`
 
-// initialize answers as a legacy server does.
+// initialize answers as a legacy server.
 func initialize(s *script, in backend.Inbound) bool {
 	switch in.Method {
 	case protocol.MethodInitialize:
@@ -28,10 +28,10 @@ func initialize(s *script, in backend.Inbound) bool {
 	return true
 }
 
-// modernConversation returns a conversation with a legacy server that is initialized.
+// modernConversation returns a conversation with an initialized legacy server.
 func modernConversation(t *testing.T) (*holdfast, *script) { return modernTalk(t, initialize) }
 
-// modernTalk is modernConversation with a server that also answers other requests itself.
+// modernTalk is modernConversation with a function that answers other requests for the server, too.
 func modernTalk(t *testing.T, answer func(*script, backend.Inbound) bool) (*holdfast, *script) {
 	t.Helper()
 	s := newScript(t, backend.Legacy)
@@ -52,7 +52,7 @@ func TestHandshake(t *testing.T) {
 	}
 	a, b, c := &call{"a"}, &call{"b"}, &call{"c"}
 	h.deliver(nil, `{"jsonrpc":"2.0","id":"own","method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/clientInfo":`+protocol.OwnClientInfo+`,"io.modelcontextprotocol/clientCapabilities":{}}}}`)
-	s.untold() // the server must not take Holdfast for the client
+	s.untold() // the server must not take Holdfast itself for the client
 	h.deliver(a, modernRequest("1", "server/discover", "", ""))
 	h.deliver(b, modernRequest("2", "tools/call", `"name":"t"`, ""))
 	h.deliver(c, modernRequest("3", "tools/call", `"name":"u"`, ""))
@@ -70,8 +70,8 @@ func TestHandshake(t *testing.T) {
 	s.untold()
 }
 
-// A request of Holdfast's own that is made for the sake of a client's says whose it is: the server is
-// initialized for that, as the client's request may wait for the answer.
+// A request that Holdfast makes on behalf of a client's request has that client's clientInfo. The
+// server is initialized for it, as the client's request may wait for the answer.
 func TestHandshakeForClient(t *testing.T) {
 	t.Parallel()
 	s := newScript(t, backend.Legacy)
@@ -90,7 +90,7 @@ func TestHandshakeForClient(t *testing.T) {
 	s.untold()
 }
 
-// A server that refuses initialize, or goes away, has not run what waited for it.
+// If a server refuses initialize, or ends, the waiting requests have not run.
 func TestHandshakeFails(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func(s *script, id []byte){
@@ -190,7 +190,7 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// Clients that share the conversation may use the same token.
+// Clients that share a conversation may use the same progress token.
 func TestProgress(t *testing.T) {
 	t.Parallel()
 	h, s := modernConversation(t)
@@ -211,8 +211,8 @@ func TestProgress(t *testing.T) {
 	h.deliver(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":77}}`)
 }
 
-// A server that answers logging/setLevel before its Deliver returns gets the request that has
-// waited for it once.
+// If a server answers logging/setLevel before its Deliver returns, it gets the waiting
+// request once.
 func TestLogLevelAtOnce(t *testing.T) {
 	t.Parallel()
 	h, s := modernTalk(t, func(s *script, in backend.Inbound) bool {
@@ -250,9 +250,9 @@ func TestLogLevel(t *testing.T) {
 	h.expect(a, message("warning"))
 	h.deliver(b, modernRequest("3", "tools/call", "", level("info")))
 	id := s.hears(setLevel("info"))
-	h.deliver(b, modernRequest("30", "tools/call", "", level("warning"))) // which waits for the answer too
+	h.deliver(b, modernRequest("30", "tools/call", "", level("warning"))) // waits for the answer, too
 	h.deliver(b, modernRequest("31", "tools/call", "", level("info")))
-	h.deliver(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":31}}`) // of which the server need not know
+	h.deliver(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":31}}`) // the server does not have this request
 	h.deliver(c, modernRequest("32", "tools/list", "", ""))
 	s.hears(`{"jsonrpc":"2.0","id":32,"method":"tools/list","params":{}}`)
 	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32603,"message":"no"}}`, id))
@@ -273,11 +273,11 @@ func TestLogLevel(t *testing.T) {
 	}
 	h.deliver(c, modernRequest("4", "tools/call", "", level("loud")))
 	h.expect(c, `{"jsonrpc":"2.0","id":4,"error":{"code":-32602,"message":"io.modelcontextprotocol/logLevel is no log level: \"loud\""}}`)
-	h.deliver(c, modernRequest("5", "tools/call", "", level("info"))) // which the server knows
+	h.deliver(c, modernRequest("5", "tools/call", "", level("info"))) // the server has this level already
 	s.hears(`{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{}}`)
 }
 
-// Over HTTP a log message may be overtaken by the response to its request, which has a stream of its own.
+// Over HTTP the response to a request may overtake a log message, as the response has a stream of its own.
 func TestLogAfterResponse(t *testing.T) {
 	t.Parallel()
 	h, s := modernTalk(t, func(s *script, in backend.Inbound) bool {
@@ -308,7 +308,7 @@ func TestLogAfterResponse(t *testing.T) {
 	h.deliver(a, modernRequest("3", "tools/call", "", `"io.modelcontextprotocol/logLevel":"warning"`))
 	s.hears(`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{}}`)
 	s.say(nil, `{"jsonrpc":"2.0","id":3,"result":{}}`)
-	s.sink.Closed(errors.New("gone"), true) // which takes nothing from what was answered
+	s.sink.Closed(errors.New("gone"), true) // the response that has come is not lost
 	h.expect(a, `{"jsonrpc":"2.0","id":3,"result":{"resultType":"complete",`+info+`}}`)
 	h.next()
 }

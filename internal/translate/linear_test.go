@@ -6,7 +6,7 @@ import (
 	"holdfast/internal/testwork"
 )
 
-// What is changed in messages grows with their members, and no faster.
+// The work of changing messages is linear in their members.
 func TestLinear(t *testing.T) {
 	tests := map[string]func(n int) func(){
 		"params for a legacy server": func(n int) func() {

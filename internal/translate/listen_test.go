@@ -64,7 +64,7 @@ func TestListenToResources(t *testing.T) {
 	one := s.hears(fmt.Sprintf(asks, "r:/1"))
 	two := s.hears(fmt.Sprintf(asks, "r:/2"))
 	s.say(nil, fmt.Sprintf(done, one))
-	s.say(nil, updated("r:/1", "")) // before the client is told that it will hear of it
+	s.say(nil, updated("r:/1", "")) // before the client has the acknowledgement
 	h.deliver(b, listenTo("2", `{"resourceSubscriptions":["r:/1"]}`))
 	h.expect(b, acknowledged("2", `{"resourceSubscriptions":["r:/1"]}`))
 	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32002,"message":"none"}}`, two))
@@ -77,7 +77,7 @@ func TestListenToResources(t *testing.T) {
 	s.say(nil, updated("r:/1/part", ""))
 	h.expect(b, updated("r:/1/part", tag("2")))
 
-	// Who comes while the last one goes waits for that.
+	// A new listen that comes while the last one ends waits until the server has unsubscribed.
 	h.deliver(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
 	left := s.hears(fmt.Sprintf(leaves, "r:/1"))
 	h.deliver(a, listenTo("3", `{"resourceSubscriptions":["r:/1"]}`))
@@ -86,7 +86,7 @@ func TestListenToResources(t *testing.T) {
 	s.say(nil, fmt.Sprintf(done, s.hears(fmt.Sprintf(asks, "r:/1"))))
 	h.expect(a, acknowledged("3", `{"resourceSubscriptions":["r:/1"]}`))
 
-	// The end of the server is the end of what is listened to.
+	// When the server ends, all listens end.
 	s.sink.Closed(errors.New("over"), true)
 	h.expect(a, ended("3"))
 	if got := h.next(); got.closed == nil {
@@ -94,7 +94,7 @@ func TestListenToResources(t *testing.T) {
 	}
 }
 
-// A server that does not answer is not listened to.
+// A resource is left out of a listen if the server does not answer the subscription.
 func TestListenUnanswered(t *testing.T) {
 	t.Parallel()
 	h, s := modernConversation(t)
@@ -111,7 +111,7 @@ func TestListenUnanswered(t *testing.T) {
 	}
 }
 
-// Nothing is kept of subscriptions that a server never answers, whether or not their client stays.
+// No state of subscriptions is kept if a server never answers them, whether or not their client stays.
 func TestListenNeverAnswered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -131,7 +131,7 @@ func TestListenNeverAnswered(t *testing.T) {
 			uri := fmt.Sprintf("r:/%d", i)
 			h.deliver(a, listenTo(fmt.Sprint(i), `{"toolsListChanged":true,"resourceSubscriptions":["`+uri+`"]}`))
 			s.hears(fmt.Sprintf(asks, uri))
-			if i%2 == 0 { // it does not wait
+			if i%2 == 0 { // this client does not wait
 				h.deliver(nil, fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, i))
 			}
 		}
@@ -155,7 +155,7 @@ func TestListenNeverAnswered(t *testing.T) {
 			}
 		}
 
-		// A resource that was given up can be subscribed to again, and one whose unsubscription is not answered, too.
+		// A resource that was given up can be subscribed to again. An unanswered unsubscription leaves no state either.
 		h.deliver(a, listenTo("20", `{"resourceSubscriptions":["r:/1"]}`))
 		s.say(nil, fmt.Sprintf(done, s.hears(fmt.Sprintf(asks, "r:/1"))))
 		h.expect(a, acknowledged("20", `{"resourceSubscriptions":["r:/1"]}`))

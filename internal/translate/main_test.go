@@ -21,29 +21,29 @@ import (
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// soon bounds everything that the tests wait for.
+// soon bounds all waits of the tests.
 const soon = time.Minute
 
-// call is a call of the Holdfast that the tests stand for.
+// call is a call of Holdfast. The tests take the place of Holdfast.
 type call struct{ name string }
 
 func (*call) Disconnect(time.Duration) {}
 
-// said is what a Holdfast was told.
+// said is a message to Holdfast.
 type said struct {
 	call   *call
 	m      jsonrpc.Message
 	closed error
 }
 
-// holdfast is a conversation, seen from above.
+// holdfast is a conversation, from Holdfast's side.
 type holdfast struct {
 	t    *testing.T
 	conn backend.Conn
 
 	mu   sync.Mutex
 	said []said
-	more chan struct{} // closed when there is more
+	more chan struct{} // closed when said has grown
 }
 
 func (h *holdfast) add(s said) {
@@ -66,7 +66,7 @@ func (h *holdfast) Emit(of backend.Call, m jsonrpc.Message) {
 func (h *holdfast) EmitUnrelated(m jsonrpc.Message) { h.Emit((*call)(nil), m) }
 func (h *holdfast) Closed(why error, _ bool)        { h.add(said{closed: why}) }
 
-// next returns what is said next.
+// next returns the next message.
 func (h *holdfast) next() said {
 	h.t.Helper()
 	deadline := time.After(soon)
@@ -88,7 +88,7 @@ func (h *holdfast) next() said {
 	}
 }
 
-// expect checks what is said next, in a call or beside any.
+// expect checks the next message, and its call; nil: no call.
 func (h *holdfast) expect(of *call, text string) {
 	h.t.Helper()
 	s := h.next()
@@ -102,7 +102,7 @@ func (h *holdfast) expect(of *call, text string) {
 	}
 }
 
-// quiet checks that nothing was said that was not looked at.
+// quiet checks that no message is left.
 func (h *holdfast) quiet() {
 	h.t.Helper()
 	h.mu.Lock()
@@ -112,7 +112,7 @@ func (h *holdfast) quiet() {
 	}
 }
 
-// deliver hands over a message. A request belongs to the call.
+// deliver sends a message to the server. A request belongs to the call.
 func (h *holdfast) deliver(of *call, text string) {
 	h.t.Helper()
 	m, err := jsonrpc.Parse([]byte(text))
@@ -143,7 +143,7 @@ func converse(t *testing.T, b backend.Backend, revision string) *holdfast {
 	return h
 }
 
-// aClient is the _meta that all requests of a client have, without braces.
+// aClient is the _meta of each request of a client, without braces.
 const aClient = `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"c","version":"1"},` +
 	`"io.modelcontextprotocol/clientCapabilities":{"elicitation":{},"roots":{},"extensions":{"x/y":{}}}`
 
@@ -158,20 +158,20 @@ func modernRequest(id, method, params, more string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":%q,"params":{%s"_meta":{%s%s}}}`, id, method, params, aClient, more)
 }
 
-// script is a server: what it is told goes to a channel, and the test answers.
+// script is a server: messages to it go to a channel, and the test answers.
 type script struct {
 	t      *testing.T
 	eras   backend.Eras
 	heard  chan backend.Inbound
 	opened chan backend.Start
-	answer func(s *script, in backend.Inbound) bool // reports whether it has; or nil
-	// sessionless says that it keeps no session.
+	answer func(s *script, in backend.Inbound) bool // reports whether it has answered; or nil
+	// sessionless says that the server keeps no session.
 	sessionless bool
 
 	mu     sync.Mutex
 	sink   backend.Sink
 	refuse error    // of Deliver
-	tokens []string // that requests had, which nobody can guess: in tests they are 1, 2, and so on
+	tokens []string // of requests; they are random, so that tests write 1, 2, and so on
 }
 
 func newScript(t *testing.T, eras backend.Eras) *script {
@@ -200,7 +200,7 @@ func (c *scriptConn) Deliver(in backend.Inbound) error {
 	if refuse != nil {
 		return refuse
 	}
-	if in.Method == protocol.MethodPing && in.Call == nil { // Holdfast's own, see leftOfLook
+	if in.Method == protocol.MethodPing && in.Call == nil { // Holdfast's own ping, see leftOfLook
 		c.sink.Emit(nil, mcptest.Parse(`{"jsonrpc":"2.0","id":`+string(in.ID)+`,"result":{}}`))
 		return nil
 	}
@@ -217,7 +217,7 @@ func (c *scriptConn) Close() error { return nil }
 
 func (c *scriptConn) Sessionless() bool { return c.s.sessionless }
 
-// say says something, as if the server had written it.
+// say sends a message, as if the server had written it.
 func (s *script) say(of *call, text string) {
 	s.t.Helper()
 	m, err := jsonrpc.Parse([]byte(text))
@@ -241,7 +241,7 @@ func (s *script) say(of *call, text string) {
 	}
 }
 
-// hears returns what the server is told next, with its own id in the place of the text ID.
+// hears checks the next message to the server, with its own id in place of the text ID, and returns the id.
 func (s *script) hears(text string) (id []byte) {
 	s.t.Helper()
 	select {
@@ -268,7 +268,7 @@ func (s *script) hears(text string) (id []byte) {
 	return nil
 }
 
-// untold checks that the server was told nothing else.
+// untold checks that the server got no other message.
 func (s *script) untold() {
 	s.t.Helper()
 	select {

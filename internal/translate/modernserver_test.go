@@ -13,11 +13,11 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// discoverable is what the modern server of the tests answers to server/discover.
+// discoverable is the result of the tests' modern server for server/discover.
 const discoverable = `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true},"resources":{"subscribe":true}},` +
 	`"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s","version":"2"}},"instructions":"be kind","ttlMs":0,"cacheScope":"private"}`
 
-// theClient is the _meta of a modern request in the name of the legacy client of the tests.
+// theClient is the _meta of a modern request on behalf of the tests' legacy client.
 const theClient = `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"l","version":"1"},` +
 	`"io.modelcontextprotocol/clientCapabilities":{"elicitation":{}}`
 
@@ -28,7 +28,7 @@ const initializeResult = `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2
 
 const initializedNotice = `{"jsonrpc":"2.0","method":"notifications/initialized"}`
 
-// listens is a subscriptions/listen as the server hears it.
+// listens is a subscriptions/listen as the server gets it.
 func listens(filter string) string {
 	return `{"jsonrpc":"2.0","id":ID,"method":"subscriptions/listen","params":{"notifications":` + filter + `,"_meta":{` + theClient + `}}}`
 }
@@ -105,7 +105,7 @@ func TestLegacyRequests(t *testing.T) {
 	s.hears(`{"jsonrpc":"2.0","id":2,"error":{"code":-32601,"message":"revision 2026-07-28 has no requests to a client"}}`)
 }
 
-// A request whose server wants input is made again, until the server has what it wants.
+// If the server requires input, Holdfast repeats the request, until the server has its input.
 func TestRounds(t *testing.T) {
 	t.Parallel()
 	h, s := legacyConversation(t)
@@ -130,15 +130,15 @@ func TestRounds(t *testing.T) {
 		t.Error("the same id again")
 	}
 
-	// Only a state: made again without asking anyone.
+	// A state alone: the request is repeated without any input of the client.
 	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"resultType":"input_required","requestState":"2"}}`, id))
 	id = s.hears(`{"jsonrpc":"2.0","id":ID,"method":"tools/call","params":{"name":"n","_meta":{` + theClient + `},"requestState":"2"}}`)
-	h.deliver(nil, `{"jsonrpc":"2.0","id":99,"result":{}}`) // to no question
+	h.deliver(nil, `{"jsonrpc":"2.0","id":99,"result":{}}`) // answers no request
 	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"resultType":"complete","content":[]}}`, id))
 	h.expect(a, `{"jsonrpc":"2.0","id":1,"result":{"content":[]}}`)
 }
 
-// The progress of a request increases, although each round of the server counts anew.
+// The progress of a request grows, although each round of the server counts from the start.
 func TestRoundsProgress(t *testing.T) {
 	t.Parallel()
 	h, s := legacyConversation(t)
@@ -183,7 +183,7 @@ func TestRoundsEnd(t *testing.T) {
 	h.expect(a, `{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":"prompts/get: the client could not answer the server's question \"q\": no"}}`)
 
 	q = begin()
-	h.deliver(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`) // the server knows of nothing
+	h.deliver(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`) // the server has no request to cancel
 	h.deliver(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, q.m.ID))
 
 	q = begin()
@@ -207,7 +207,7 @@ func TestRoundsEnd(t *testing.T) {
 	}
 }
 
-// A result with more questions than a client may be asked at once ends its call.
+// A result with more input requests than a client may get at once ends its call.
 func TestManyQuestions(t *testing.T) {
 	t.Parallel()
 	h, s := legacyConversation(t)
@@ -245,7 +245,7 @@ func TestLegacySubscriptions(t *testing.T) {
 	one := s.hears(listens(`{"toolsListChanged":true,"resourceSubscriptions":["r:/1"]}`))
 	h.deliver(b, `{"jsonrpc":"2.0","id":2,"method":"resources/subscribe","params":{"uri":"r:/2"}}`)
 	s.untold()
-	s.say(nil, `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{`+tag(lists)+`}}`) // the old one is still heard
+	s.say(nil, `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{`+tag(lists)+`}}`) // the old listen is still valid
 	h.expect(nil, `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{}}`)
 	acknowledge(one, `{"toolsListChanged":true,"resourceSubscriptions":["r:/1"]}`)
 	h.expect(a, `{"jsonrpc":"2.0","id":1,"result":{}}`)
@@ -269,7 +269,7 @@ func TestLegacySubscriptions(t *testing.T) {
 	h.expect(a, `{"jsonrpc":"2.0","id":4,"error":{"code":-1,"message":"no more"}}`)
 }
 
-// A client that does not want a subscription any more which no listen has yet: both of its requests are answered.
+// If a client unsubscribes from a resource before any listen has it, both of its requests are answered.
 func TestUnsubscribedAtOnce(t *testing.T) {
 	t.Parallel()
 	h, s := legacyConversation(t)
@@ -288,7 +288,7 @@ func TestUnsubscribedAtOnce(t *testing.T) {
 	s.hears(listens(`{"resourceSubscriptions":["r:/1"]}`)) // the wanted changes were others meanwhile
 }
 
-// A server that ends a listen is asked again.
+// If a server ends a listen, Holdfast sends it again.
 func TestListenTorn(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]string{
@@ -309,13 +309,13 @@ func TestListenTorn(t *testing.T) {
 			if waits != 1 {
 				t.Errorf("%d timers", waits)
 			}
-			c.renew(backend.Inbound{}) // as after the wait
+			c.renew(backend.Inbound{}) // as after the pause
 			s.hears(listens(`{"toolsListChanged":true}`))
 		})
 	}
 }
 
-// A listen that a modern server does not acknowledge is given up, and the server is told so: over HTTP each has a connection.
+// A listen that a modern server does not acknowledge is cancelled: over HTTP each has a connection.
 func TestListenNotAcknowledged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -19,7 +19,7 @@ import (
 
 const probed = `{"jsonrpc":"2.0","id":ID,"method":"server/discover","params":{"_meta":{` + aClient + `}}}`
 
-// never is a patience that a test does not come to the end of.
+// never is a patience that is longer than any test.
 const never = time.Hour
 
 func unknown(t *testing.T, patience time.Duration) (*script, *translator) {
@@ -30,7 +30,7 @@ func unknown(t *testing.T, patience time.Duration) (*script, *translator) {
 	return s, b
 }
 
-// deliverLater hands over a message whose delivery waits for the server.
+// deliverLater delivers a message on another goroutine, as the delivery waits for the server.
 func (h *holdfast) deliverLater(of *call, text string) (done chan error) {
 	h.t.Helper()
 	m, err := jsonrpc.Parse([]byte(text))
@@ -49,7 +49,7 @@ func wait(t *testing.T, done chan error) {
 	}
 }
 
-// What a server answers to server/discover is kept for all later conversations.
+// A server's answer to server/discover is kept for all later conversations.
 func TestModernProbe(t *testing.T) {
 	t.Parallel()
 	for answer, modern := range map[string]bool{
@@ -118,8 +118,8 @@ func (c *legacyServer) waits() int {
 	return len(c.waiting)
 }
 
-// A server that does not answer is a legacy one; it may say later that it is not. What it says to
-// initialize may come before its answer to server/discover.
+// A server that does not answer is taken for a legacy one, until it turns out to be modern. Its
+// answer to initialize may come before its answer to server/discover.
 func TestModernProbeUnanswered(t *testing.T) {
 	t.Parallel()
 	for name, discoversFirst := range map[string]bool{"discovers": true, "refuses": false} {
@@ -141,7 +141,7 @@ func unanswered(t *testing.T, discoversFirst bool) {
 	if in.Method != protocol.MethodInitialize {
 		t.Fatalf("heard %s", in.Raw)
 	}
-	if _, modern := b.speaks.get(); modern != unsure { // it may be starting
+	if _, modern := b.speaks.get(); modern != unsure { // the server may still be starting
 		t.Errorf("before the server has said anything, other conversations know: %v", modern)
 	}
 	discovered := fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, probe, discoverable)
@@ -155,7 +155,7 @@ func unanswered(t *testing.T, discoversFirst bool) {
 	s.say(a, `{"jsonrpc":"2.0","id":1,"result":{}}`)
 	h.expect(a, `{"jsonrpc":"2.0","id":1,"result":{}}`)
 	if !discoversFirst {
-		s.say(nil, discovered) // which nobody waits for any more
+		s.say(nil, discovered) // no request waits for this answer any more
 		h.deliver(a, modernRequest("2", "tools/list", "", ""))
 		s.hears(modernRequest("2", "tools/list", "", ""))
 		s.say(a, `{"jsonrpc":"2.0","id":2,"result":{}}`)
@@ -166,7 +166,7 @@ func unanswered(t *testing.T, discoversFirst bool) {
 	}
 }
 
-// A server that refuses the client's initialize at once is the error of the delivery.
+// If a server refuses the client's initialize at once, that is the error of the delivery.
 func TestModernProbeRefused(t *testing.T) {
 	t.Parallel()
 	s, b := unknown(t, never)
@@ -186,7 +186,7 @@ func TestModernProbeRefused(t *testing.T) {
 	}
 }
 
-// A server that speaks neither era is asked again in the next conversation.
+// A server that speaks neither era is probed again in the next conversation.
 func TestModernProbeInVain(t *testing.T) {
 	t.Parallel()
 	s, b := unknown(t, never)
@@ -207,7 +207,7 @@ func TestModernProbeInVain(t *testing.T) {
 	}
 }
 
-// A server that ends when it is asked is asked in the legacy way next time.
+// A server that ends at the probe gets a legacy initialize next time.
 func TestModernProbeEnded(t *testing.T) {
 	t.Parallel()
 	s, b := unknown(t, never)
@@ -239,7 +239,7 @@ func TestLegacyProbe(t *testing.T) {
 	t.Parallel()
 	refusal := `{"jsonrpc":"2.0","id":0,"error":{"code":-32601,"message":"what?"}}`
 	for name, test := range map[string]struct {
-		answers        []string // to initialize, and then to server/discover
+		answers        []string // to initialize, then to server/discover
 		said           string
 		legacy, modern answer
 	}{
@@ -287,14 +287,14 @@ func TestLegacyProbe(t *testing.T) {
 	}
 }
 
-// A server that takes initialize and keeps no session is asked for its era: a modern one can ask
-// and tell its client more. Any other is one without sessions, for all later conversations too.
+// A server that accepts initialize but keeps no session is probed for its era, as a modern server can send its client
+// requests and more notifications. If it is not modern, it counts as one without sessions, for all later conversations too.
 func TestLegacyProbeSessionless(t *testing.T) {
 	t.Parallel()
 	plain := `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"s","version":"1"}}`
 	tasks := `{"protocolVersion":"2025-11-25","capabilities":{"tasks":{}},"serverInfo":{"name":"s","version":"1"}}`
 	for name, test := range map[string]struct {
-		answers []string // to initialize, and then to server/discover
+		answers []string // to initialize, then to server/discover
 		said    string
 		modern  bool
 	}{
@@ -304,7 +304,7 @@ func TestLegacyProbeSessionless(t *testing.T) {
 		"ended":    {[]string{`"result":` + plain, ""}, `{"jsonrpc":"2.0","id":0,"result":` + plain + `}`, false},
 		"silent":   {[]string{`"result":` + plain, "-"}, `{"jsonrpc":"2.0","id":0,"result":` + plain + `}`, false},
 		"refusing": {[]string{`"error":{"code":-32000,"message":"m"}`}, `{"jsonrpc":"2.0","id":0,"error":{"code":-32000,"message":"m"}}`, false},
-		// Its tasks are not those of the extension.
+		// The server's legacy tasks are not those of the extension.
 		"tasks": {[]string{`"result":` + tasks}, `{"jsonrpc":"2.0","id":0,"result":` + tasks + `}`, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -367,7 +367,7 @@ func TestBothEras(t *testing.T) {
 	}
 }
 
-// A server that answers at once a request that has waited for its era: the answer finds the client.
+// A request waits for the server's era. If the server then answers it at once, the answer finds the client.
 func TestModernProbeAnsweredAtOnce(t *testing.T) {
 	t.Parallel()
 	for range 300 {
@@ -394,7 +394,7 @@ func TestModernProbeAnsweredAtOnce(t *testing.T) {
 	}
 }
 
-// A request that comes while a server is asked for its era, which then takes no more: its client is told.
+// If a request comes during the probe, and the server then takes no more messages, the client gets an error.
 func TestLegacyProbeNotTaken(t *testing.T) {
 	t.Parallel()
 	s, b := unknown(t, never)
@@ -420,7 +420,7 @@ func TestLegacyProbeNotTaken(t *testing.T) {
 	h.expect(a, `{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":"ping was not delivered: full"}}`)
 }
 
-// A client that leaves at the moment at which its server turns out to be modern.
+// A client may leave at the moment at which its server turns out to be modern.
 func TestLegacyProbeClosed(t *testing.T) {
 	t.Parallel()
 	for range 500 {
@@ -442,7 +442,7 @@ func TestLegacyProbeClosed(t *testing.T) {
 	}
 }
 
-// first is a server that refuses the first message, when it is told to.
+// first is a server that refuses the first message, when the test lets it.
 type first struct {
 	*script
 	came, refuse chan struct{}
@@ -471,7 +471,7 @@ func (c *firstConn) Deliver(in backend.Inbound) (err error) {
 	return c.Conn.Deliver(in)
 }
 
-// Where the first client is refused the next one that waits asks the server for its era.
+// If the first client is refused, the next waiting request probes the server.
 func TestModernProbeNext(t *testing.T) {
 	t.Parallel()
 	s, _ := unknown(t, never)
@@ -498,7 +498,7 @@ func TestModernProbeNext(t *testing.T) {
 	}
 }
 
-// A request that is cancelled while its server is asked for its era: a modern one does not get it.
+// A request that is cancelled during the probe does not reach a modern server.
 func TestModernProbeCancelled(t *testing.T) {
 	t.Parallel()
 	s, b := unknown(t, never)
@@ -513,7 +513,7 @@ func TestModernProbeCancelled(t *testing.T) {
 	s.untold()
 }
 
-// heard is a call that hears why its client was refused.
+// heard is a call that keeps the reason for a refusal.
 type heard struct {
 	call
 	why error
@@ -521,7 +521,7 @@ type heard struct {
 
 func (h *heard) Refused(err error) { h.why = err }
 
-// Where the next one is refused, too, its call knows why before its client does: its status says that.
+// If the next request is refused, too, its call gets the reason before its client gets the error, for the HTTP status.
 func TestModernProbeNextRefused(t *testing.T) {
 	t.Parallel()
 	s, _ := unknown(t, never)
@@ -549,7 +549,7 @@ func TestModernProbeNextRefused(t *testing.T) {
 	s.mu.Lock()
 	s.refuse = nil
 	s.mu.Unlock()
-	third := h.deliverLater(&call{"a"}, modernRequest("3", "tools/list", "", "")) // which is the first again
+	third := h.deliverLater(&call{"a"}, modernRequest("3", "tools/list", "", "")) // the conversation's first request again
 	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, s.hears(probed), discoverable))
 	wait(t, third)
 	s.hears(modernRequest("3", "tools/list", "", ""))

@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// serveSDK is a server of the go-sdk on stdio, which speaks both eras.
+// serveSDK is a server of the go-sdk on stdio that speaks both eras.
 func serveSDK() error {
 	server := mcp.NewServer(&mcp.Implementation{Name: "sdk", Version: "1"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "echo"}, func(_ context.Context, _ *mcp.CallToolRequest, in struct {
@@ -47,7 +47,7 @@ func serveSDK() error {
 	return server.Run(context.Background(), &mcp.StdioTransport{})
 }
 
-// run returns a process backend that this package has wrapped.
+// run returns a process backend in this package's translator.
 func run(t *testing.T, env []string, command ...string) *translator {
 	t.Helper()
 	p := mcptest.Must(process.New(command, &process.Options{Env: append(os.Environ(), env...), Logger: quiet}))(t)
@@ -64,7 +64,7 @@ func run(t *testing.T, env []string, command ...string) *translator {
 	return b
 }
 
-// request makes a request and returns its response, and what was said before that.
+// request makes a request, and returns its response and the messages before it.
 func (h *holdfast) request(of *call, text string) (response jsonrpc.Message, before []said) {
 	h.t.Helper()
 	h.deliver(of, text)
@@ -76,7 +76,7 @@ func (h *holdfast) request(of *call, text string) (response jsonrpc.Message, bef
 		switch {
 		case s.m.Kind == jsonrpc.Response:
 			return s.m, before
-		case s.m.Method == "roots/list": // which server-everything asks for by itself
+		case s.m.Method == "roots/list": // server-everything sends this request unasked
 			h.deliver(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"roots":[]}}`, s.m.ID))
 			continue
 		}
@@ -84,7 +84,7 @@ func (h *holdfast) request(of *call, text string) (response jsonrpc.Message, bef
 	}
 }
 
-// A command that speaks both eras is translated for nobody.
+// If a command speaks both eras, no client's messages are translated.
 func TestProcessOfBothEras(t *testing.T) {
 	t.Parallel()
 	self := mcptest.Must(os.Executable())(t)

@@ -8,17 +8,17 @@ import (
 	"holdfast/internal/protocol"
 )
 
-// A pipe is a script that is a process.
+// A pipe is a script that counts as a process.
 type pipe struct{ *script }
 
 func (pipe) Processes() bool { return true }
 
-// TestRelay has clients share the one connection of a modern server: each hears what is its.
+// TestRelay has clients share the one connection of a modern server: each client gets its own messages.
 func TestRelay(t *testing.T) {
 	t.Parallel()
 	s := newScript(t, backend.Unknown)
 	tr := New(pipe{s}, quiet).(*translator)
-	for i, known := range []bool{false, true} { // in the first conversation the era is found out
+	for i, known := range []bool{false, true} { // the first conversation discovers the era
 		h := converse(t, tr, protocol.V20260728)
 		a, b, l := &call{"a"}, &call{"b"}, &call{"l"}
 		first := modernRequest("1", "tools/call", "", `"progressToken":"p","io.modelcontextprotocol/logLevel":"warning"`)
@@ -43,7 +43,7 @@ func TestRelay(t *testing.T) {
 		progress := `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1}}`
 		s.say(nil, fmt.Sprintf(progress, "2"))
 		h.expect(b, fmt.Sprintf(progress, `"p"`))
-		s.say(nil, fmt.Sprintf(progress, "9")) // nobody's
+		s.say(nil, fmt.Sprintf(progress, "9")) // a token of no request
 		message := `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"error","data":1}}`
 		s.say(nil, message)
 		h.expect(a, message)

@@ -11,8 +11,8 @@ import (
 	"holdfast/internal/protocol"
 )
 
-// needsTasks is a legacy conversation with a server that has a tool which is called as a task
-// only.
+// needsTasks returns a legacy conversation with a server that has a tool which must be called
+// as a task.
 func needsTasks(t *testing.T) (*holdfast, *script) {
 	t.Helper()
 	s := newScript(t, backend.Legacy)
@@ -68,7 +68,7 @@ func TestTaskCalls(t *testing.T) {
 	h.expect(nil, `{"jsonrpc":"2.0","method":"notifications/tasks/status","params":{"taskId":"theirs"}}`)
 }
 
-// What fails is the response to the call.
+// If the task fails, the response to the call is its error.
 func TestTaskCallFails(t *testing.T) {
 	t.Parallel()
 	h, s := needsTasks(t)
@@ -84,7 +84,7 @@ func TestTaskCallFails(t *testing.T) {
 	h.expect(a, `{"jsonrpc":"2.0","id":2,"error":{"code":-2,"message":"why"}}`)
 }
 
-// A cancellation of the call is one of its task, whatever is known of that.
+// A cancellation of the call becomes one of its task, whether or not the task's id is known yet.
 func TestTaskCallCancelled(t *testing.T) {
 	t.Parallel()
 	h, s := needsTasks(t)
@@ -107,8 +107,8 @@ func TestTaskCallCancelled(t *testing.T) {
 	s.hears(other)
 }
 
-// Nothing is kept of calls that were cancelled, of whose tasks the server says nothing more; and a server that does not list
-// its tools is called without.
+// No state is kept of a cancelled call if the server sends nothing more about its task. If a server does not list its tools,
+// they are called all the same.
 func TestTaskCallNeverAnswered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -149,8 +149,8 @@ func TestTaskCallNeverAnswered(t *testing.T) {
 	})
 }
 
-// The id of a cancelled call may be used again. What the server says of the first call then does
-// not hide the second one, and a third one is refused while that runs.
+// The id of a cancelled call may be used again. The server's later messages about the first call
+// then do not hide the second call. A third call is refused while the second runs.
 func TestTaskCallIDAgain(t *testing.T) {
 	t.Parallel()
 	h, s := needsTasks(t)
@@ -171,7 +171,7 @@ func TestTaskCallIDAgain(t *testing.T) {
 	s.hears(`{"jsonrpc":"2.0","id":ID,"method":"tasks/cancel","params":{"taskId":"T"}}`)
 }
 
-// A cancellation waits behind its call until the tools are listed.
+// A cancellation stays behind its call until the tools are listed.
 func TestTaskCallCancelledEarly(t *testing.T) {
 	t.Parallel()
 	s := newScript(t, backend.Legacy)

@@ -10,7 +10,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A server of 2025-11-25 answers with an error if its client has to visit a URL first.
+// A server of 2025-11-25 answers with an error if its client must first visit a URL.
 func TestURLRequired(t *testing.T) {
 	t.Parallel()
 	const required = `"error":{"code":-32042,"message":"sign in","data":{"elicitations":[{"mode":"url","elicitationId":"e","url":"u:","message":"m"}]}}`
@@ -56,9 +56,9 @@ func TestURLRequired(t *testing.T) {
 
 	cancel := `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%s}}`
 	q := begin()
-	h.deliver(nil, fmt.Sprintf(cancel, "1")) // the server knows of nothing
+	h.deliver(nil, fmt.Sprintf(cancel, "1")) // the server has no request to cancel
 	answer(q, "accept")
-	s.hears(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, q.m.ID)) // as any answer that comes late
+	s.hears(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, q.m.ID)) // like any late answer
 
 	answer(begin(), "accept")
 	again := <-s.heard

@@ -14,7 +14,7 @@ import (
 	"holdfast/stream"
 )
 
-// A house is a session with the calls that it has in flight.
+// A house is a session with its calls in flight.
 type house struct {
 	t       *testing.T
 	calls   Calls
@@ -80,7 +80,7 @@ func (h *house) OpenRequests(context.Context, uint64, uint64) ([]jsonrpc.Message
 	return []jsonrpc.Message{{Method: "asked"}}, nil
 }
 
-// append has the store have an entry of a stream.
+// append appends an entry of a stream to the store.
 func (h *house) append(number, seq uint64, data string, last bool) {
 	h.t.Helper()
 	r := stream.Record{Number: number, Entry: stream.Entry{Seq: seq, Data: []byte(data), Last: last}}
@@ -89,7 +89,7 @@ func (h *house) append(number, seq uint64, data string, last bool) {
 	}
 }
 
-// standing is Standing, which must succeed.
+// standing returns the result of Standing, which must succeed.
 func (h *house) standing(number uint64) Standing {
 	h.t.Helper()
 	st, err := h.calls.Standing(h.t.Context(), number)
@@ -101,7 +101,7 @@ func (h *house) standing(number uint64) Standing {
 
 const progress = `{"method":"notifications/progress","params":{"message":"half"}}`
 
-// What a call has said before there is a record of it is read from its stream; what it says then is kept.
+// Messages from before a call has a record are read from its stream. Later ones are kept in the record.
 func TestStandingOfARunningCall(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
@@ -127,7 +127,7 @@ func TestStandingOfARunningCall(t *testing.T) {
 	}
 }
 
-// The end of a call is what its stream says; a call is cancelled once its stream says that.
+// The end of a call is the last entry of its stream. A call counts as cancelled once its stream has ended.
 func TestStandingOfAnEndedCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -164,7 +164,7 @@ func TestStandingOfAnEndedCall(t *testing.T) {
 	})
 }
 
-// Those who watch a call are told until they stop; a call that has ended tells them at once.
+// Watchers of a call are notified until they stop. Watchers of a call that has ended are notified at once.
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
@@ -184,7 +184,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// An ended call is forgotten a while after it can be asked for.
+// An ended call is forgotten a while after it can no longer be asked for.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
@@ -200,7 +200,7 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// The end of a call is no answer to a client that has answered what the call asked.
+// The end of a call does not answer a client that has answered the call's request.
 func TestEndOf(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)

@@ -15,7 +15,7 @@ import (
 	"holdfast/webhook"
 )
 
-// trusting returns a TLS configuration that knows a receiver.
+// trusting returns a TLS configuration that trusts a receiver's certificate.
 func trusting(r *receiver) *tls.Config {
 	pool := x509.NewCertPool()
 	pool.AddCert(r.Certificate())
@@ -28,8 +28,8 @@ func portOf(t testing.TB, r *receiver) string {
 	return u.Port()
 }
 
-// What is refused where the operator allowed nothing, whatever the URL looks like.
-// Nothing secret of it is logged.
+// URLs that are refused while the operator has allowed no address, in all spellings.
+// The log has no secret of the URL.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ url, why string }{
@@ -75,8 +75,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// A public name that has a private address is refused, and a certificate that is
-// in order does not help.
+// A public name with a private address is refused, also if the receiver has a valid
+// certificate.
 func TestNameOfPrivateAddress(t *testing.T) {
 	t.Parallel()
 	for addr, why := range map[string]string{
@@ -89,7 +89,7 @@ func TestNameOfPrivateAddress(t *testing.T) {
 			t.Parallel()
 			r := serve(t, nil, (*httptest.Server).StartTLS)
 			s, log := newSender(t, webhook.Options{
-				// So that the port of the receiver is not what is wrong.
+				// Allow another address, so that the receiver's port is not the reason.
 				Allow:    allow(t, "192.0.2.0/24"),
 				Resolver: names(t, func(int) netip.Addr { return netip.MustParseAddr(addr) }),
 				TLS:      trusting(r),
@@ -104,7 +104,7 @@ func TestNameOfPrivateAddress(t *testing.T) {
 	}
 }
 
-// A name that changes its address between two tries is checked again.
+// A name is checked again at each try, as its address may have changed.
 func TestRebinding(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t, func(_ int, w http.ResponseWriter) { w.WriteHeader(http.StatusBadGateway) })
@@ -126,7 +126,7 @@ func TestRebinding(t *testing.T) {
 	r.silent(t)
 }
 
-// A redirect leads nowhere, least of all to where webhooks may not go.
+// A redirect is not followed.
 func TestRedirect(t *testing.T) {
 	t.Parallel()
 	inner := newReceiver(t, nil)
@@ -143,8 +143,7 @@ func TestRedirect(t *testing.T) {
 	inner.silent(t)
 }
 
-// The proxy that the environment names is not asked: it would connect to where
-// nothing was checked.
+// The proxy in the environment is not used: it would connect to unchecked addresses.
 func TestNoProxy(t *testing.T) {
 	proxy := newReceiver(t, nil)
 	t.Setenv("HTTP_PROXY", proxy.URL)
@@ -154,14 +153,14 @@ func TestNoProxy(t *testing.T) {
 		Resolver: names(t, func(int) netip.Addr { return netip.MustParseAddr("127.0.0.1") }),
 		Tries:    1,
 	})
-	// A port at which nobody listens.
+	// A port without a listener.
 	s.Send(event("http://example.com:1/"))
 	log.has(t, "webhook given up")
 	proxy.silent(t)
 }
 
-// What the operator allowed is: an address, a range, a name with whatever address
-// it has; and nothing beside it.
+// The operator can allow an address, a range, or a name with any address. Nothing
+// else is allowed.
 func TestAllowed(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -204,7 +203,7 @@ func TestAllowed(t *testing.T) {
 	}
 }
 
-// https is spoken with whom the certificate names, and with nobody else.
+// An https receiver must have a certificate for the name in the URL.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	r := serve(t, nil, (*httptest.Server).StartTLS)

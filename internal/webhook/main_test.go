@@ -57,14 +57,14 @@ func (d *diary) logger() *slog.Logger {
 	return slog.New(slog.NewJSONHandler(d, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// has waits until the log has a text.
+// has waits until the log contains a text.
 func (d *diary) has(t testing.TB, text string) {
 	t.Helper()
 	mcptest.Eventually(t, "the log to say "+text, time.Minute, func() bool { return strings.Contains(d.String(), text) })
 }
 
-// newSender returns a sender that retries quickly, and its log. It is closed at
-// the end.
+// newSender returns a sender with short pauses between tries, and its log. The
+// sender is closed at the end of the test.
 func newSender(t testing.TB, o webhook.Options) (*sender.Sender, *diary) {
 	t.Helper()
 	d := &diary{}
@@ -91,14 +91,14 @@ type got struct {
 	body           []byte
 }
 
-// receiver is a server that answers as it is told, and shows what it got.
+// receiver is a server with the test's answers. It keeps the POSTs that it gets.
 type receiver struct {
 	*httptest.Server
 	got chan got
 }
 
-// newReceiver returns a receiver whose answers are made by answer, which is told
-// how many there were before.
+// newReceiver returns a receiver that answers with answer. n is the number of POSTs
+// before.
 func newReceiver(t testing.TB, answer func(n int, w http.ResponseWriter)) *receiver {
 	t.Helper()
 	return serve(t, answer, (*httptest.Server).Start)
@@ -138,7 +138,7 @@ func (r *receiver) next(t testing.TB) got {
 	}
 }
 
-// silent says that nothing more has come.
+// silent checks that no other POST has come.
 func (r *receiver) silent(t testing.TB) {
 	t.Helper()
 	select {
@@ -152,8 +152,7 @@ func event(url string) sender.Event {
 	return sender.Event{URL: url, RequestID: []byte("7"), Time: time.Date(2025, 11, 25, 12, 0, 0, 0, time.UTC)}
 }
 
-// names is a DNS server of one name with one IPv4 address, which may be another
-// each time.
+// names is a DNS server for one name. Each query may get another IPv4 address.
 func names(t testing.TB, address func(query int) netip.Addr) *net.Resolver {
 	t.Helper()
 	conn := mcptest.Must(net.ListenPacket("udp", "127.0.0.1:0"))(t)
@@ -186,8 +185,8 @@ func names(t testing.TB, address func(query int) netip.Addr) *net.Resolver {
 	}
 }
 
-// answer answers a DNS query (RFC 1035, section 4), and says whether it was for an
-// IPv4 address.
+// answer answers a DNS query (RFC 1035, section 4), and reports whether it asked for
+// an IPv4 address.
 func answer(query []byte, address func() netip.Addr) (reply []byte, asked bool) {
 	end := 12
 	for query[end] != 0 {
@@ -201,7 +200,7 @@ func answer(query []byte, address func() netip.Addr) (reply []byte, asked bool) 
 	if asked {
 		reply[7] = 1
 		ip := address().As4()
-		reply = append(reply, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4) // the name asked for, A, IN, TTL 0
+		reply = append(reply, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4) // the name in the question, A, IN, TTL 0
 		reply = append(reply, ip[:]...)
 	}
 	return reply, asked

@@ -22,7 +22,7 @@ type shelf struct {
 	last  uint64
 	items map[string]shelved
 	away  bool // it does not answer
-	stuck bool // nothing is removed
+	stuck bool // removals fail
 }
 
 type shelved struct {
@@ -99,7 +99,7 @@ func (o *shelf) len() int {
 	return len(o.items)
 }
 
-// others are the other nodes of one: some are gone.
+// others are the other nodes of a node: some are gone.
 type others struct {
 	mu    sync.Mutex
 	gone  map[string]bool
@@ -116,7 +116,7 @@ func (n *others) Peers() []string { return nil }
 
 func (n *others) Watch(f func(string)) { n.watch = f }
 
-// lose has a node be gone.
+// lose marks a node as gone.
 func (n *others) lose(node string) {
 	n.mu.Lock()
 	n.gone = map[string]bool{node: true}
@@ -124,7 +124,7 @@ func (n *others) lose(node string) {
 	n.watch(node)
 }
 
-// keeping returns a sender of a node, which keeps what waits in an outbox.
+// keeping returns the sender of a node that keeps waiting events in an outbox.
 func keeping(t *testing.T, o webhook.Options, in sender.Outbox, node string) (*sender.Sender, *diary) {
 	t.Helper()
 	o.Allow = allow(t, "127.0.0.1")
@@ -139,8 +139,8 @@ func keyed(url, key string) sender.Event {
 	return e
 }
 
-// What a node has yet to send is sent by another one when it is gone, under the same id, and after as many tries as are left; the
-// outbox has nothing of it after that.
+// When a node is gone, another node sends its waiting events, under the same id, and with the remaining tries. Afterwards the
+// outbox is empty.
 func TestTakenOver(t *testing.T) {
 	t.Parallel()
 	var away atomic.Bool
@@ -181,7 +181,7 @@ func TestTakenOver(t *testing.T) {
 	r.silent(t)
 }
 
-// Two nodes that tell of one end send it once, and one that is only taken for gone sends no more once another one does.
+// Two nodes that report one end send it once. A node that was wrongly taken for gone stops sending once another node has taken over.
 func TestOneSends(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})
@@ -207,14 +207,14 @@ func TestOneSends(t *testing.T) {
 		t.Errorf("taken over under the id %q, was %q", got, id)
 	}
 	mcptest.Eventually(t, "it to be removed", time.Minute, func() bool { return out.len() == 0 })
-	out.set(func(o *shelf) { o.items[id] = shelved{[]byte(`{"node":"b"}`), 1000, time.Now()} }) // b still tries
+	out.set(func(o *shelf) { o.items[id] = shelved{[]byte(`{"node":"b"}`), 1000, time.Now()} }) // node b still tries
 	close(release)
 	logA.has(t, "webhook left to another node")
 	r.silent(t)
 	out.set(func(o *shelf) { clear(o.items) })
 }
 
-// What the outbox does not take is sent, and not said to be kept; what it does not let go of is not sent again.
+// If the outbox does not take an event, the event is sent, and not reported as kept. If the outbox does not remove it, the event is not sent again.
 func TestOutboxAway(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t, nil)
@@ -235,12 +235,12 @@ func TestOutboxAway(t *testing.T) {
 	r.next(t)
 	log.has(t, "webhook not removed")
 	out.set(func(o *shelf) { o.stuck = false })
-	nodes.lose("x") // it looks
+	nodes.lose("x") // it looks into the outbox
 	mcptest.Eventually(t, "it to be removed", time.Minute, func() bool { return out.len() == 0 })
 	r.silent(t)
 }
 
-// A delivery whose time has passed while no node lived is tried once. One that may not go there any more is not.
+// An event that has expired while no node lived is tried once. An event with a URL that is no longer allowed is not sent.
 func TestLate(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t, func(_ int, w http.ResponseWriter) { w.WriteHeader(http.StatusServiceUnavailable) })
@@ -262,7 +262,7 @@ func TestLate(t *testing.T) {
 	})
 	b, log := keeping(t, webhook.Options{}, out, "b")
 	nodes := &others{gone: map[string]bool{"a": true}}
-	b.Attend(nodes) // which looks at its start
+	b.Attend(nodes) // looks into the outbox at once
 	r.next(t)
 	log.has(t, "webhook given up")
 	mcptest.Eventually(t, "both to be removed", time.Minute, func() bool { return out.len() == 0 })

@@ -23,8 +23,8 @@ import (
 	"holdfast/webhook"
 )
 
-// What arrives is what the documentation says, signed as the official library and
-// the text of Standard Webhooks have it.
+// A webhook arrives as documented, with a signature that the official library
+// accepts and that follows the text of Standard Webhooks.
 func TestSend(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t, nil)
@@ -71,7 +71,7 @@ func TestSend(t *testing.T) {
 	}
 }
 
-// An event is tried again until it is taken, under one id, signed anew.
+// An event is tried again until the receiver accepts it, under one id, and with a new signature each time.
 func TestRetry(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t, func(n int, w http.ResponseWriter) {
@@ -112,7 +112,7 @@ func TestRetry(t *testing.T) {
 	r.silent(t)
 }
 
-// 410 is a last word; so is running out of tries, or of time.
+// After a 410 an event is given up, and also when its tries or its time have run out.
 func TestGiveUp(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -149,7 +149,7 @@ func TestGiveUp(t *testing.T) {
 	}
 }
 
-// A receiver that asks to be left alone for a while is.
+// A receiver's Retry-After is obeyed.
 func TestRetryAfter(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t, func(n int, w http.ResponseWriter) {
@@ -169,8 +169,8 @@ func TestRetryAfter(t *testing.T) {
 	log.has(t, "webhook sent")
 }
 
-// An answer that has no end is not read to it, and one that never comes is not
-// waited for.
+// An endless answer is not read to its end, and an answer that never comes times
+// out.
 func TestBadReceivers(t *testing.T) {
 	t.Parallel()
 	var wrote atomic.Int64
@@ -212,8 +212,8 @@ func TestBadReceivers(t *testing.T) {
 	log.has(t, "headers exceeded")
 }
 
-// However many events there are, few are on their way at a time, fewer to one
-// receiver, and a receiver that hangs does not hold up another.
+// However many events wait, few are in flight at a time, and fewer for one receiver.
+// A receiver that hangs does not delay another.
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	const queue = 2000
@@ -238,7 +238,7 @@ func TestBounds(t *testing.T) {
 	for range 10 {
 		quick.next(t)
 	}
-	if n := runtime.NumGoroutine() - before; n > 300 { // with other tests' in parallel
+	if n := runtime.NumGoroutine() - before; n > 300 { // including goroutines of parallel tests
 		t.Errorf("%d goroutines for %d events", n, queue)
 	}
 	mcptest.Eventually(t, "the slow receiver to be busy", time.Minute, func() bool { return busy.Load() == 3 })
@@ -252,11 +252,11 @@ func TestBounds(t *testing.T) {
 	mcptest.Eventually(t, "all to be sent", time.Minute, func() bool { return strings.Count(log.String(), "webhook sent") >= queue })
 }
 
-// However many receivers there are, few tries are made at a time, and no fewer.
+// With many receivers, exactly Concurrent tries are made at a time.
 func TestConcurrent(t *testing.T) {
 	t.Parallel()
 	var busy, most atomic.Int64
-	var once sync.Once // three may come together more than once
+	var once sync.Once // three tries may be in flight more than once
 	together := make(chan struct{})
 	answer := func(n int, w http.ResponseWriter) {
 		if n < 2 {
@@ -282,12 +282,12 @@ func TestConcurrent(t *testing.T) {
 	if err := s.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if n := most.Load(); n != 3 || strings.Contains(log.String(), "given up") { // with fewer than three the first would time out
+	if n := most.Load(); n != 3 || strings.Contains(log.String(), "given up") { // with fewer than three, the first try would time out
 		t.Errorf("%d tries at a time; the log is %s", n, log)
 	}
 }
 
-// What there is no room for is dropped, and said so now and then.
+// Events beyond the queue are dropped, and the log says so now and then.
 func TestFull(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})
@@ -307,7 +307,7 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// Close has what waits for another try tried at once, and takes nothing more.
+// Close tries each waiting event at once, and accepts no more events.
 func TestClose(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t, func(n int, w http.ResponseWriter) {
@@ -334,7 +334,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// A receiver that asked to be left alone is so even then.
+// Close does not try a receiver that has sent a Retry-After.
 func TestCloseAsked(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t, func(_ int, w http.ResponseWriter) {
@@ -352,7 +352,7 @@ func TestCloseAsked(t *testing.T) {
 	r.silent(t)
 }
 
-// When Close's time is up it waits for nobody.
+// When its context ends, Close returns at once.
 func TestCloseInTime(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})

@@ -7,7 +7,7 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// Addresses that are not a public host's, in whatever form.
+// Addresses that do not belong to a public host, in all spellings.
 func TestSpecial(t *testing.T) {
 	t.Parallel()
 	p := newPolicy(nil)

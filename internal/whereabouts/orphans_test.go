@@ -38,7 +38,7 @@ func (s shelf) Sessions(_ context.Context, yield func(shared.Session) bool) erro
 }
 
 // TestOrphansBounded has more sessions without an owner than a node remembers: those of one principal are found all
-// the same, and nothing is kept.
+// the same, and the result is not cached.
 func TestOrphansBounded(t *testing.T) {
 	testlong.OneGoroutine(t)
 	t.Parallel()
@@ -67,7 +67,7 @@ func TestOrphansBounded(t *testing.T) {
 	if find("ann") != 1 || f.last.Load() == nil {
 		t.Fatal("what was found is not kept")
 	}
-	changes++ // a node was lost
+	changes++ // as when a node is lost
 	for i := range mostOrphans + 2 {
 		left(fmt.Sprint("his", i), "bob")
 	}

@@ -8,7 +8,7 @@ import (
 	"holdfast/stream/streamtest"
 )
 
-// TestStore of a package that implements a store.
+// TestStore in a package that implements a store.
 func ExampleRun() {
 	_ = func(t *testing.T) { // func TestStore(t *testing.T)
 		streamtest.Run(t, func(_ *testing.T, limits streamtest.Limits) func() stream.Store {

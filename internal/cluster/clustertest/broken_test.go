@@ -13,7 +13,7 @@ import (
 	"holdfast/stream"
 )
 
-// A brokenLog is one of an engine that does not do what it says.
+// A brokenLog is the log of an engine that breaks its contract.
 type brokenLog struct {
 	*logtest.Handle
 	append func(l *brokenLog, key string, last uint64, frame []byte) (uint64, error)
@@ -23,7 +23,7 @@ func (l *brokenLog) Append(_ context.Context, key string, last uint64, frame []b
 	return l.append(l, key, last, frame)
 }
 
-// uncompared appends a frame after whatever there is.
+// uncompared appends a frame without comparing the last place.
 func uncompared(l *brokenLog, key string, last uint64, frame []byte) (uint64, error) {
 	for {
 		at, err := l.Handle.Append(context.Background(), key, last, frame)
@@ -34,7 +34,7 @@ func uncompared(l *brokenLog, key string, last uint64, frame []byte) (uint64, er
 	}
 }
 
-// What is wrong with an engine shows.
+// The check finds each fault of an engine.
 func TestBroken(t *testing.T) {
 	t.Parallel()
 	e := logtest.New(logtest.Options{Faults: logtest.Faults{Latency: time.Millisecond}})

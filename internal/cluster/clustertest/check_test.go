@@ -11,7 +11,7 @@ import (
 )
 
 // A script makes a history by hand: each operation begins when the one before has
-// ended, unless it is put elsewhere.
+// ended, unless the test moves it.
 type script struct {
 	ops []*Op
 	now time.Duration
@@ -83,7 +83,7 @@ func claim(value, was string) Op {
 	return op
 }
 
-// Each history is as it should not be, but for those that want nothing.
+// Check finds the fault in each history, and none in those with an empty want.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	unknown, fenced := stream.ErrUnavailable, stream.ErrFenced

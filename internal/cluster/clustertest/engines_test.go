@@ -20,7 +20,7 @@ import (
 func TestMain(m *testing.M) {
 	natstest.Main()
 	testlong.AtOnce(4)
-	// The one of go-redis ends within a second of Close.
+	// The goroutine of go-redis ends within a second of Close.
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))
 }
 
@@ -35,7 +35,7 @@ func store(log durable.Log) clustertest.Store {
 	return durable.New(log, durable.Options{Patience: 5 * time.Second, Logger: quiet})
 }
 
-// both runs all that there is to be run, on one engine.
+// both runs the checks of the bus and of the store on one engine.
 func both(t *testing.T, o clustertest.Options) {
 	switch {
 	case o.For != 0:
@@ -55,7 +55,7 @@ func both(t *testing.T, o clustertest.Options) {
 	t.Run("store", func(t *testing.T) { clustertest.Run(t, o) })
 }
 
-// opened opens a log, again and again, as what an engine is may just be failing over.
+// opened opens a log, and tries again for a while, as the engine may just be failing over.
 func opened(t testing.TB, open func(ctx context.Context, url string, o durable.Options) (durable.Log, error), url string) durable.Log {
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
 		log, err := open(t.Context(), url, durable.Options{Logger: quiet})
@@ -68,7 +68,7 @@ func opened(t testing.TB, open func(ctx context.Context, url string, o durable.O
 	}
 }
 
-// The engine in memory loses answers, and has what it was asked for happen late.
+// The engine in memory loses answers, and carries out operations late.
 func TestFake(t *testing.T) {
 	t.Parallel()
 	e := logtest.New(logtest.Options{Seed: *seed, Faults: logtest.Faults{Latency: time.Millisecond}})
@@ -76,7 +76,7 @@ func TestFake(t *testing.T) {
 		f.Latency = time.Millisecond
 		return func() {
 			e.SetFaults(f)
-			time.Sleep(testlong.Either[time.Duration](200, 500) * time.Millisecond) // so long it lasts
+			time.Sleep(testlong.Either[time.Duration](200, 500) * time.Millisecond) // the fault's length
 			e.SetFaults(logtest.Faults{Latency: time.Millisecond})
 		}
 	}
@@ -91,7 +91,7 @@ func TestFake(t *testing.T) {
 			{Name: "operations happen late", Do: faulty(logtest.Faults{Late: 0.1})},
 			{Name: "the engine is full", Do: func() {
 				e.SetFull(true)
-				time.Sleep(testlong.Either[time.Duration](150, 300) * time.Millisecond) // so long it lasts
+				time.Sleep(testlong.Either[time.Duration](150, 300) * time.Millisecond) // the fault's length
 				e.SetFull(false)
 			}},
 		},

@@ -39,7 +39,7 @@ func TestJetStream(t *testing.T) {
 			{Name: "a server is killed", Do: func() {
 				victim = (victim + 1) % servers.Len()
 				servers.Kill(victim)
-				time.Sleep(500 * time.Millisecond) // so long it lasts
+				time.Sleep(500 * time.Millisecond) // the fault's length
 				if err := servers.Restart(victim); err != nil {
 					t.Error(err)
 				}
@@ -49,7 +49,7 @@ func TestJetStream(t *testing.T) {
 				if err := servers.Pause(victim); err != nil {
 					t.Error(err)
 				}
-				time.Sleep(700 * time.Millisecond) // so long it lasts
+				time.Sleep(700 * time.Millisecond) // the fault's length
 				if err := servers.Resume(victim); err != nil {
 					t.Error(err)
 				}

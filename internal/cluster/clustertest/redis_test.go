@@ -32,15 +32,15 @@ func TestRedis(t *testing.T) {
 			}},
 			{Name: "Redis is stopped", Do: func() {
 				server.Pause()
-				time.Sleep(700 * time.Millisecond) // so long it lasts
+				time.Sleep(700 * time.Millisecond) // the fault's length
 				server.Resume()
 			}},
 		},
 	})
 }
 
-// With writes that wait for a replica, that replica takes the master's place, when
-// the master is killed; or when it was stopped, and goes on without knowing.
+// With writes that wait for a replica, nothing is lost when that replica replaces a master:
+// one that is killed, or one that was stopped and does not know it when it goes on.
 func TestRedisPromoted(t *testing.T) {
 	t.Parallel()
 	promoted(t, "the master is killed", (*redistest.Server).Kill, (*redistest.Server).Restart)

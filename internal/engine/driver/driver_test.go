@@ -14,7 +14,7 @@ import (
 	"holdfast/stream"
 )
 
-// A program that does not import an engine is told what to import. (This one imports none.)
+// A program that does not import an engine gets an error with the package to import. (This test imports no engine.)
 func TestNotImported(t *testing.T) {
 	t.Parallel()
 	for url, pkg := range map[string]string{
@@ -45,7 +45,7 @@ func TestNotImported(t *testing.T) {
 	}
 }
 
-// An error has the kind that it was given first, and its text stays.
+// An error keeps the first kind that it was given, and its text.
 func TestKind(t *testing.T) {
 	t.Parallel()
 	denied := fmt.Errorf("locking: %w", &fs.PathError{Op: "open", Path: "lock", Err: fs.ErrPermission})
@@ -57,7 +57,7 @@ func TestKind(t *testing.T) {
 		{driver.As(engine.ErrInUse, denied), engine.ErrInUse},
 		{driver.Errorf(engine.ErrIncompatible, "it is old: %w", context.DeadlineExceeded), engine.ErrIncompatible},
 	} {
-		got := driver.As(engine.ErrScheme, driver.Kind(test.err)) // which comes too late
+		got := driver.As(engine.ErrScheme, driver.Kind(test.err)) // the kind comes too late
 		if !errors.Is(got, test.kind) || errors.Is(got, engine.ErrScheme) || !errors.Is(got, test.err) || got.Error() != test.err.Error() {
 			t.Errorf("%v: got %v, want %v", test.err, got, test.kind)
 		}

@@ -8,8 +8,8 @@ import (
 	"holdfast/stream"
 )
 
-// Who takes over a session that it has looked up reads its record no second time,
-// though its owner has renewed it since; and gets nothing if it has changed hands.
+// A node that acquires a session which it has looked up does not read the record again, also
+// if the owner has renewed it since. It gets a conflict if the session has another owner.
 func TestAcquireSeen(t *testing.T) {
 	t.Parallel()
 	e := logtest.New(logtest.Options{})

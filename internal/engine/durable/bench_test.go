@@ -11,7 +11,7 @@ import (
 	"holdfast/stream"
 )
 
-// null is an engine that costs nothing, to see what the store costs.
+// null is an engine that does nothing, so that only the store's cost is measured.
 type null struct {
 	cluster.Bus
 	at uint64
@@ -70,7 +70,7 @@ func BenchmarkAppend(b *testing.B) {
 	b.Run("memory", func(b *testing.B) { benchmarkAppend(b, logtest.New(logtest.Options{}).Open()) })
 }
 
-// BenchmarkFenced is an append under a lease that another has taken.
+// BenchmarkFenced measures an append under a lease that another node has taken.
 func BenchmarkFenced(b *testing.B) {
 	st := durable.New(new(null), durable.Options{})
 	defer st.Close()

@@ -10,8 +10,8 @@ import (
 	"holdfast/internal/engine/shared"
 )
 
-// The clock of the engine jumps an hour ahead, and drops all frames: a session that is
-// in use goes on, and so do its calls, also at the next owner.
+// If the engine's clock jumps an hour ahead, and the engine drops all frames, a
+// session in use and its calls go on, also at the next owner.
 func TestEngineClockAhead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -21,7 +21,7 @@ func TestEngineClockAhead(t *testing.T) {
 		defer other.shut()
 		l := n.create("a")
 		n.want("Append", n.put(l, note(1, "note"), entry(1, 1), last(entry(2, 1))), nil)
-		time.Sleep(10 * time.Minute) // and was renewed no sooner
+		time.Sleep(10 * time.Minute) // the lease is not renewed meanwhile
 		e.Advance(time.Hour)
 		if kept := e.Kept("e.a"); kept != 0 {
 			t.Fatalf("%d frames are kept", kept)
@@ -36,8 +36,8 @@ func TestEngineClockAhead(t *testing.T) {
 	})
 }
 
-// A claim from before the engine's clock was set back is an old one: what became of
-// its call may be known to nobody any more.
+// A claim that lies in the future, as the engine's clock was set back, counts as
+// old: the outcome of its call may be lost.
 func TestClaimFromTheFuture(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -49,7 +49,7 @@ func TestClaimFromTheFuture(t *testing.T) {
 			t.Fatalf("claimed: %q, %v", was, err)
 		}
 		for _, x := range []struct{ by, least, most time.Duration }{
-			{-30 * time.Second, 0, time.Second}, // servers don't agree to the moment
+			{-30 * time.Second, 0, time.Second}, // the clocks of servers differ a little
 			{-29*time.Minute - 30*time.Second, time.Hour, 48 * time.Hour},
 			{40 * time.Minute, 10 * time.Minute, 11 * time.Minute},
 		} {

@@ -80,8 +80,8 @@ func sameItem(x, y item) bool {
 		x.Epoch == y.Epoch && x.Last == y.Last && bytes.Equal(x.Data, y.Data)
 }
 
-// FuzzHistory reads whatever an engine may hold as a session's frames, each as long
-// as the byte before it says.
+// FuzzHistory reads any bytes as a session's frames. The byte before a frame is its
+// length.
 func FuzzHistory(f *testing.F) {
 	var all []byte
 	frame := func(h head, flags byte, records ...stream.Record) {

@@ -11,8 +11,8 @@ import (
 	"holdfast/internal/engine/shared"
 )
 
-// Whatever the engine does, and whoever is cut off from it, nothing acknowledged is
-// lost, and nobody appends after a newer owner.
+// With any faults of the engine, and with nodes cut off from it, no acknowledged
+// entry is lost, and no node appends after a newer owner.
 func TestContest(t *testing.T) {
 	t.Parallel()
 	for name, faults := range map[string]logtest.Faults{

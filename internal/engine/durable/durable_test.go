@@ -43,9 +43,9 @@ func TestStoreOneNode(t *testing.T) {
 	streamtest.Run(t, maker(logtest.Options{}), streamtest.Options{Durable: true, Bubble: true})
 }
 
-// Whatever fails for a time, all rules hold. (A request that takes effect long after
-// it was given up may bring a deleted session's record back, which nobody asks for and
-// which expires: that is left to the contests.)
+// All rules hold while operations fail now and then. (The contests cover one more
+// fault: a request that takes effect long after it was given up may bring back the
+// record of a deleted session, which then expires unused.)
 func TestStoreFaults(t *testing.T) {
 	t.Parallel()
 	streamtest.Run(t, maker(logtest.Options{

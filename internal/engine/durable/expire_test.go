@@ -13,8 +13,8 @@ import (
 	"holdfast/stream"
 )
 
-// What has not ended lives for as long as its session, however short the engine
-// keeps a frame, and what has ended does not.
+// A stream that has not ended lives for as long as its session, however short the
+// engine keeps a frame. A stream that has ended does not.
 func TestFramesExpire(t *testing.T) {
 	t.Parallel()
 	for _, faults := range []logtest.Faults{{}, {Before: 0.05, After: 0.05, Late: 0.05}} {
@@ -55,7 +55,7 @@ func TestFramesExpire(t *testing.T) {
 			if err != nil || got[0].Epoch != 1 {
 				t.Errorf("the first entry is %+v: %v", got, err)
 			}
-			// And goes on with its new owner.
+			// The session goes on with its new owner.
 			for range 12 {
 				time.Sleep(10 * time.Minute)
 				other.want("Touch", other.Touch(t.Context(), l), nil)
@@ -73,7 +73,7 @@ func TestFramesExpire(t *testing.T) {
 	}
 }
 
-// What was old already when it was taken over is appended again at once, also by a
+// Frames that are already old at a takeover are appended again at once, also by a
 // node that has just begun.
 func TestOldWhenTaken(t *testing.T) {
 	t.Parallel()
@@ -99,8 +99,8 @@ func TestOldWhenTaken(t *testing.T) {
 	})
 }
 
-// A process that slept until all its frames had expired goes on if its session is
-// still its own, and does not if it isn't.
+// A process that slept until all its frames had expired goes on if it still owns its
+// session. If not, it is fenced.
 func TestSleeper(t *testing.T) {
 	t.Parallel()
 	for _, stolen := range []bool{false, true} {
@@ -118,7 +118,7 @@ func TestSleeper(t *testing.T) {
 		}
 		if stolen {
 			other.take()
-			e.Advance(2 * time.Hour) // and its frame is gone, too
+			e.Advance(2 * time.Hour) // its frame has expired, too
 			n.want("Append", n.put(l, entry(1, 3)), stream.ErrFenced)
 			continue
 		}
@@ -133,7 +133,7 @@ func TestSleeper(t *testing.T) {
 	}
 }
 
-// A session that goes on and on does not keep what nobody needs.
+// A session that goes on and on does not keep unneeded frames.
 func TestTrims(t *testing.T) {
 	t.Parallel()
 	e := logtest.New(logtest.Options{})
@@ -173,8 +173,8 @@ func TestTrims(t *testing.T) {
 	}
 }
 
-// Sessions that are deleted leave nothing, however little they have said, and however many are deleted at once: nearly all of
-// them sleep.
+// Deleted sessions leave no frames, however few entries they have, and however many are deleted at once.
+// Nearly all of them are deleted as they fall asleep.
 func TestDeleteTrims(t *testing.T) {
 	t.Parallel()
 	e := logtest.New(logtest.Options{})
@@ -206,7 +206,7 @@ func TestDeleteTrims(t *testing.T) {
 	}
 }
 
-// A session that begins again while the frames of its earlier life are being dropped keeps its own, on whichever node.
+// A session that begins again while the frames of its earlier life are being dropped keeps its new frames, on each node.
 func TestDeleteTrimsOnlyWhatWas(t *testing.T) {
 	t.Parallel()
 	for _, faults := range []logtest.Faults{{}, {Before: 0.05, After: 0.05, Late: 0.05}} {
@@ -224,7 +224,7 @@ func TestDeleteTrimsOnlyWhatWas(t *testing.T) {
 			}
 			var err error
 			for l, err = n.Revive(t.Context(), "a", nil, epoch); errors.Is(err, stream.ErrExists); l, err = n.Revive(t.Context(), "a", nil, epoch) {
-				// The engine has done late what an earlier life had asked for twice: to begin.
+				// A late request of the earlier life has created the session a second time.
 				n.want("Delete", n.Delete(t.Context(), "a"), nil)
 			}
 			n.want("Revive", err, nil)

@@ -2,7 +2,7 @@ package durable
 
 import "testing"
 
-// Who changes how something is written raises formatVersion too, or older versions would take it for damaged.
+// A change of the format needs a higher formatVersion: else older versions take the new data for damaged.
 func TestFormatVersion(t *testing.T) {
 	t.Parallel()
 	if most := max(recordVersion, frameVersion, claimVersion); most > formatVersion {

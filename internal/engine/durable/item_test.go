@@ -11,7 +11,7 @@ import (
 	"holdfast/stream"
 )
 
-// An item is changed by the node that knows its version, and found by all.
+// An item can be changed by a node that knows its version, and every node finds it.
 func TestItems(t *testing.T) {
 	t.Parallel()
 	e := logtest.New(logtest.Options{})

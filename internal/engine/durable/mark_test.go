@@ -13,7 +13,7 @@ import (
 	"holdfast/stream"
 )
 
-// marks returns the marked sessions that a store finds, as key:owner, and how the mark names the owner where that differs.
+// marks returns the marked sessions that a store finds, as key:owner, with the mark's owner in parentheses if it is another one.
 func marks(t *testing.T, st *durable.Store) (found string) {
 	t.Helper()
 	by := make(map[stream.SessionKey]string)
@@ -35,7 +35,7 @@ func marks(t *testing.T, st *durable.Store) (found string) {
 	return strings.Join(all, " ")
 }
 
-// Marked are the sessions with calls, from the first that is stored until their owner says that they rest, whoever that is.
+// A session is marked from its first call that is stored until its owner, whichever node that is, calls Rest.
 func TestMarks(t *testing.T) {
 	t.Parallel()
 	e := logtest.New(logtest.Options{})
@@ -70,7 +70,7 @@ func TestMarks(t *testing.T) {
 	must(a.Append(ctx, leases["calls"], entry(1, 1, false)))
 	must(a.Append(ctx, leases["ended"], []stream.Record{{Number: 1, Note: true, Entry: stream.Entry{Data: []byte("n")}}}))
 	must(a.Append(ctx, leases["ended"], entry(1, 1, true)))
-	must(a.Append(ctx, leases["short"], entry(1, 1, true))) // it begins and ends at once: there is nothing to go on with
+	must(a.Append(ctx, leases["short"], entry(1, 1, true))) // the call begins and ends at once, so no node need continue it
 	want("calls:@a ended:@a")
 	if a.Rests("calls") || !a.Rests("quiet") {
 		t.Error("it is not known here which sessions are marked")
@@ -84,7 +84,7 @@ func TestMarks(t *testing.T) {
 	must(a.Touch(ctx, leases["calls"]))
 	want("calls:@a ended:@a")
 
-	// A node that takes a session over marks it as its own, and takes only that mark away.
+	// A node that takes a session over marks it as its own. Only the owner that a mark names can remove it.
 	was, err := b.Lookup(ctx, "calls")
 	must(err)
 	taken, err := b.Acquire(ctx, was)
@@ -101,7 +101,7 @@ func TestMarks(t *testing.T) {
 	must(b.Rest(ctx, taken.Lease))
 	want("ended:@a")
 
-	// One that is given up with calls is marked as nobody's.
+	// A session that is given up with calls is marked without an owner.
 	must(a.Release(ctx, leases["ended"], true))
 	want("ended:")
 	was, err = b.Lookup(ctx, "ended")
@@ -114,7 +114,7 @@ func TestMarks(t *testing.T) {
 	must(a.Release(ctx, leases["short"], false))
 	want("")
 
-	// A mark that its session has outlived is taken away by who finds it.
+	// The mark of a session that is gone is removed when a node finds it.
 	_, err = e.Open().Put(ctx, "w.gone", 0, []byte("x"), time.Hour)
 	must(err)
 	want("")

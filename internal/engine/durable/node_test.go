@@ -65,7 +65,7 @@ func (n *node) take() shared.Taken {
 	return taken
 }
 
-// says checks that a stream has exactly the entries from to to.
+// says checks that a stream has exactly the entries from from to to.
 func (n *node) says(l stream.Lease, number, from, to uint64) {
 	n.t.Helper()
 	id := stream.ID{Session: l.Session, Number: number}

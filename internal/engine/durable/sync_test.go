@@ -14,7 +14,7 @@ import (
 	"holdfast/stream"
 )
 
-// A syncedLog is one that notes in which order it is asked.
+// A syncedLog records the order of calls.
 type syncedLog struct {
 	durable.Log
 	mu    sync.Mutex
@@ -35,7 +35,7 @@ func (l *syncedLog) since() string {
 }
 
 func (l *syncedLog) Put(ctx context.Context, key string, was uint64, value []byte, ttl time.Duration) (uint64, error) {
-	if !strings.HasPrefix(key, "w.") && !strings.HasPrefix(key, "n.") { // marks, which are made beside all else
+	if !strings.HasPrefix(key, "w.") && !strings.HasPrefix(key, "n.") { // marks are written independently
 		l.note("put")
 	}
 	return l.Log.Put(ctx, key, was, value, ttl)
@@ -51,8 +51,8 @@ func (l *syncedLog) Sync(context.Context) error {
 	return nil
 }
 
-// A claim is on the disk before what was claimed is done, and a new epoch before
-// anything is written under it. All else is not waited for.
+// A claim is on the disk before Claim returns, and a new epoch before anything is
+// written under it. No other write waits for the disk.
 func TestSyncedBefore(t *testing.T) {
 	log := &syncedLog{Log: logtest.New(logtest.Options{}).Open()}
 	st := durable.New(log, durable.Options{})

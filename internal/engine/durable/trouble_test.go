@@ -14,8 +14,8 @@ import (
 	"holdfast/stream"
 )
 
-// An engine that is away for less than the store's patience costs time; one that is
-// away for longer costs the lease.
+// If the engine is away for less than the store's patience, appends wait. If it is
+// away for longer, the lease is lost.
 func TestAway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -54,7 +54,7 @@ func TestAway(t *testing.T) {
 		other.says(l, 1, 1, 2)
 		n.want("Lookup", lookup(n), nil)
 
-		// What was asked for with a deadline ends with that.
+		// An operation with a deadline ends at that deadline.
 		n.h.Cut(true)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -75,7 +75,7 @@ func lookup(n *node) error {
 	return err
 }
 
-// Who waits for an engine that is away does not keep a store from being closed.
+// Close does not wait for operations on an engine that is away: they fail.
 func TestCloseEndsWaiting(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -95,7 +95,7 @@ func TestCloseEndsWaiting(t *testing.T) {
 	})
 }
 
-// A fenced append is one operation, and those after it are none.
+// The first fenced append costs one operation, and later ones cost none.
 func TestFencedCost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -128,7 +128,7 @@ func TestFencedCost(t *testing.T) {
 	})
 }
 
-// What the engine refuses has no effect, and costs nothing else.
+// A refused append has no effect on other records.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	e := logtest.New(logtest.Options{MaxFrame: 64 << 10})
@@ -163,7 +163,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// An engine that has lost its data has lost its sessions.
+// When an engine has lost its data, its sessions are gone.
 func TestWiped(t *testing.T) {
 	t.Parallel()
 	e := logtest.New(logtest.Options{})
@@ -181,7 +181,7 @@ func TestWiped(t *testing.T) {
 	n.says(l, 1, 1, 1)
 }
 
-// What an engine has lost is never passed over in silence.
+// Data that an engine has lost is reported.
 func TestMissingFrame(t *testing.T) {
 	t.Parallel()
 	e := logtest.New(logtest.Options{})
@@ -196,7 +196,7 @@ func TestMissingFrame(t *testing.T) {
 		}
 		n.want("Append", n.put(l, r...), nil)
 	}
-	e.Lose("e.a", 4) // entry 5 of stream 1
+	e.Lose("e.a", 4) // it has entry 5 of stream 1
 	taken := other.take()
 	if !strings.Contains(other.log.String(), "frames of a session are missing") || !strings.Contains(other.log.String(), "entries of a stream are missing") {
 		t.Errorf("logged: %s", other.log)
@@ -207,7 +207,7 @@ func TestMissingFrame(t *testing.T) {
 	other.want("Read over the gap", err, stream.ErrTrimmed)
 }
 
-// Garbage in the engine is said, and no more than what it took the place of is lost.
+// Garbage in the engine is reported, and costs no more than the data that it replaces.
 func TestGarbage(t *testing.T) {
 	t.Parallel()
 	e := logtest.New(logtest.Options{})
@@ -244,7 +244,7 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
-// A session of a key that was used before has nothing of the earlier one.
+// A new session under a used key has nothing of the earlier session.
 func TestBornAnew(t *testing.T) {
 	t.Parallel()
 	e := logtest.New(logtest.Options{})

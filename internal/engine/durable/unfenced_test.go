@@ -15,8 +15,8 @@ import (
 	"holdfast/stream/streamtest"
 )
 
-// A lateStore fences older owners as late as it can, as sessions are taken over whose owner
-// seems to be gone.
+// A lateStore fences older owners as late as possible, like the takeover of a session from
+// an owner that seems to be gone.
 type lateStore struct{ *durable.Store }
 
 func (st lateStore) Acquire(ctx context.Context, was shared.Session) (shared.Taken, error) {
@@ -37,7 +37,7 @@ func (st lateStore) Acquire(ctx context.Context, was shared.Session) (shared.Tak
 	return st.Store.Acquire(ctx, is)
 }
 
-// All rules hold where owners are fenced late.
+// All rules hold if owners are fenced late.
 func TestStoreFencedLate(t *testing.T) {
 	t.Parallel()
 	makeStores := maker(logtest.Options{})
@@ -71,8 +71,8 @@ func TestContestFencedLate(t *testing.T) {
 	})
 }
 
-// The first append of a new owner fences the older one, and is refused if that has
-// appended after what the new owner has read.
+// The first append of a new owner fences the older one. It is refused if the older
+// owner has appended since the new one read the session.
 func TestAcquireUnfenced(t *testing.T) {
 	t.Parallel()
 	e := logtest.New(logtest.Options{})

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Only a wall clock that goes ahead of what has passed has jumped ahead.
+// The watch reports a jump only if the wall clock advances more than the time that has passed.
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	began := time.Now()
@@ -13,9 +13,9 @@ func TestWatch(t *testing.T) {
 	for i, x := range []struct{ wall, passed, want time.Duration }{
 		{time.Second, time.Second, 0},
 		{time.Hour + 2*time.Second, 2 * time.Second, time.Hour},
-		{time.Hour + 3*time.Second, 3 * time.Second, 0}, // it has been told of
+		{time.Hour + 3*time.Second, 3 * time.Second, 0}, // the jump was reported already
 		{4 * time.Second, 4 * time.Second, -time.Hour},
-		{8 * time.Hour, 8 * time.Hour, 0}, // a process that was stopped
+		{8 * time.Hour, 8 * time.Hour, 0}, // the process was stopped
 	} {
 		if got := w.jumped(began.Round(0).Add(x.wall), x.passed); got != x.want {
 			t.Errorf("%d: %v, want %v", i, got, x.want)

@@ -20,7 +20,7 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// BenchmarkAppend compares an append with what it is made of: a publish with the same
+// BenchmarkAppend compares an append with its one part that reaches a server: a publish with the same
 // header, over a connection to the same server. Each session has one append in flight.
 func BenchmarkAppend(b *testing.B) {
 	for _, e := range []struct {
@@ -57,14 +57,14 @@ func bare(js natsjs.JetStream) appendFunc {
 				return ack.Sequence, nil
 			}
 			var api *natsjs.APIError
-			if !errors.As(err, &api) || api.ErrorCode != 10164 { // the one before is in flight
+			if !errors.As(err, &api) || api.ErrorCode != 10164 { // the append before it is in flight
 				return 0, err
 			}
 		}
 	}
 }
 
-// measure reports the time of an append, as its caller sees it.
+// measure reports the time of an append, from the call to its return.
 func measure(b *testing.B, sessions int, add appendFunc) {
 	frame := make([]byte, 256)
 	run := fmt.Sprintf("b%016x-", rand.Uint64())

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// A look at the servers' clock whose answer is slow is made again, and the quickest of three counts.
+// If the servers are slow to answer a look at their clock, the look is repeated, and the quickest of three counts.
 func TestSlowLook(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		takes []time.Duration // negative: it fails after as long
+		takes []time.Duration // negative: the look fails after that time
 		asks  int
-		off   time.Duration // at the most
+		off   time.Duration // the largest error
 		fails bool
 	}{
 		"quick":               {takes: []time.Duration{10}, asks: 1, off: 5},
@@ -29,7 +29,7 @@ func TestSlowLook(t *testing.T) {
 				said, at, err := look(func() (time.Time, error) {
 					takes := test.takes[asks] * time.Millisecond
 					asks++
-					theirs := time.Now().Add(ahead) // and then the answer is on its way
+					theirs := time.Now().Add(ahead) // the answer is on its way after this moment
 					time.Sleep(max(takes, -takes))
 					if takes < 0 {
 						return time.Time{}, errors.New("away")

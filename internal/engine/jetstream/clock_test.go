@@ -8,7 +8,7 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// How old something is, is said by the engine's clock, whatever this machine's is.
+// The engine's clock alone determines the age of a frame or value, and not this machine's clock.
 func TestAgeByTheirClock(t *testing.T) {
 	t.Parallel()
 	l := patient(must(t, "file:"+t.TempDir()))
@@ -17,7 +17,7 @@ func TestAgeByTheirClock(t *testing.T) {
 	mcptest.Must(l.Put(t.Context(), "k.a", 0, []byte("value"), time.Hour))(t)
 	for _, theirs := range []time.Duration{0, time.Hour, -time.Hour} {
 		jetstream.TheirClock(l, theirs)
-		least := max(theirs, 0) // a frame from the future is new
+		least := max(theirs, 0) // a frame from the future counts as new
 		_, _, age, err := l.Get(t.Context(), "k.a")
 		if err != nil || age < theirs-time.Second || age > theirs+time.Minute {
 			t.Errorf("%v ahead, a value is %v old: %v", theirs, age, err)
@@ -32,7 +32,7 @@ func TestAgeByTheirClock(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// And it is looked at.
+	// The log looks at the engine's clock again.
 	jetstream.ForgetClock(l)
 	if _, _, age, err := l.Get(t.Context(), "k.a"); err != nil || age < -time.Second || age > time.Minute {
 		t.Errorf("a value is %v old: %v", age, err)

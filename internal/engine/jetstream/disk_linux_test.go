@@ -20,11 +20,11 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// ownMounts is set in a process of this test that may mount file systems, which no other one sees.
+// ownMounts is set in a process of this test that may mount file systems. No other process sees them.
 const ownMounts = "HOLDFAST_TEST_MOUNTS"
 
 // When the disk of an engine in this process was full and has room again, the engine goes on by itself,
-// with all that it has acknowledged, and says each once.
+// with all acknowledged frames. The log has one line for each.
 func TestDiskFull(t *testing.T) {
 	t.Parallel()
 	if os.Getenv(ownMounts) == "" {
@@ -78,11 +78,11 @@ func TestDiskFull(t *testing.T) {
 			t.Error("nearly full: something more may begin")
 		}
 		want("nearly full: what has begun goes on", add("a"))
-		if round == 1 { // it is not noticed that it was full
+		if round == 1 { // in this round nothing notices that the disk was full
 			empty(t, dir)
 		} else {
 			fill(t, dir, 0)
-			until(t, func() error { // there is room in the last page
+			until(t, func() error { // until the last page is full, too
 				if err := add("a"); err == nil {
 					return errors.New("still room")
 				}
@@ -122,7 +122,7 @@ func inOwnMounts(t *testing.T) {
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
 	}
-	if os.Getuid() == 0 { // who needs no other namespace for that
+	if os.Getuid() == 0 { // root needs no other namespace for that
 		c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
 	}
 	out, err := c.CombinedOutput()
@@ -138,7 +138,7 @@ func inOwnMounts(t *testing.T) {
 
 func crowded(l durable.Log) bool { return l.(interface{ Crowded() bool }).Crowded() }
 
-// fill fills a disk until only so much is free.
+// fill fills a disk until only least bytes are free.
 func fill(t *testing.T, dir string, least int64) {
 	t.Helper()
 	f := mcptest.Must(os.OpenFile(filepath.Join(dir, "ballast"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600))(t)
@@ -162,7 +162,7 @@ func empty(t *testing.T, dir string) {
 	mcptest.Check(t, os.Remove(filepath.Join(dir, "ballast")))
 }
 
-// lines is what a log has said.
+// lines is a log.
 type lines struct {
 	mu  sync.Mutex
 	all []string
@@ -177,7 +177,7 @@ func (l *lines) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// take removes the lines that have a text, and returns how many there were.
+// take removes the lines that contain a text, and returns their number.
 func (l *lines) take(text string) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

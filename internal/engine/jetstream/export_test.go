@@ -8,16 +8,15 @@ import (
 	"holdfast/internal/engine/durable"
 )
 
-// Conn is the connection under a log.
+// Conn returns the connection of a log.
 func Conn(l durable.Log) *nats.Conn { return l.(*Log).nc }
 
-// Patient gives the engine longer to answer than it has otherwise, on a machine that
-// has much else to do.
+// Patient gives the engine more time to answer than usual, for a busy machine.
 func Patient(l durable.Log, attempt, reading time.Duration) {
 	l.(*Log).attempt, l.(*Log).reading = attempt, reading
 }
 
-// TheirClock has a log believe that the servers' clock is so far ahead of this one.
+// TheirClock makes a log believe that the servers' clock is ahead of this one.
 func TheirClock(l durable.Log, ahead time.Duration) {
 	c := &l.(*Log).clock
 	c.mu.Lock()
@@ -25,7 +24,7 @@ func TheirClock(l durable.Log, ahead time.Duration) {
 	c.said, c.at = time.Now().Add(ahead), time.Now()
 }
 
-// ForgetClock has it look at that clock anew.
+// ForgetClock makes a log look at the servers' clock again.
 func ForgetClock(l durable.Log) {
 	c := &l.(*Log).clock
 	c.mu.Lock()

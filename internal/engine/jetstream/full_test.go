@@ -11,8 +11,8 @@ import (
 	"holdfast/stream"
 )
 
-// An engine that is full says so, keeps what it has, and has room again when
-// something is dropped.
+// A full engine returns an error, keeps its frames, and has room again when some are
+// dropped.
 func TestFull(t *testing.T) {
 	t.Parallel()
 	l := patient(must(t, "file:"+t.TempDir()+"?max=16MiB"))
@@ -41,7 +41,7 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// A value can be removed from an engine that has no room for another.
+// A value can be removed from an engine that is full.
 func TestRemoveFull(t *testing.T) {
 	t.Parallel()
 	l := patient(must(t, "file:"+t.TempDir()+"?max=16MiB"))
@@ -80,7 +80,7 @@ func TestRemoveFull(t *testing.T) {
 // count returns how many frames a key has.
 func count(t *testing.T, l durable.Log, key string) (n uint64) {
 	t.Helper()
-	until(t, func() error { // the machine may have stood still just now
+	until(t, func() error { // the machine may just have stood still
 		n = 0
 		return l.Frames(t.Context(), key, 0, func(uint64, time.Duration, []byte) bool { n++; return true })
 	})

@@ -24,7 +24,7 @@ import (
 func TestMain(m *testing.M) {
 	natstest.Main()
 	appender()
-	atOnce := testlong.Either(8, 2) // more starve the three servers of a cluster, under the race detector above all
+	atOnce := testlong.Either(8, 2) // more of them starve the three servers of a cluster, above all under the race detector
 	if testlong.Race {
 		atOnce = 2
 	}
@@ -32,10 +32,10 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, natstest.Left()...)
 }
 
-// quiet is for engines whose trouble is meant.
+// quiet is the logger of engines with provoked errors.
 var quiet = slog.New(slog.DiscardHandler)
 
-// What holds for every engine holds for one on disk in this process.
+// An engine on disk in this process passes the suite of all engines.
 func TestFile(t *testing.T) {
 	t.Parallel()
 	logtest.Run(t, func(t *testing.T) func() durable.Log {
@@ -44,7 +44,7 @@ func TestFile(t *testing.T) {
 	}, logtest.RunOptions{OneNode: true, Reopen: true})
 }
 
-// And for a cluster that keeps all three times, and for stores over it.
+// So does a cluster with three replicas, and a store over it passes the suite of stores.
 func TestCluster(t *testing.T) {
 	if !testlong.Race {
 		testlong.Only(t, "it takes 5 s beside TestFile, which has the same suite")
@@ -61,19 +61,18 @@ func TestCluster(t *testing.T) {
 		testlong.Only(t, "it takes more than 10 s")
 		t.Parallel()
 		streamtest.Run(t, stores(func(*testing.T) string {
-			return s.URL() + "?prefix=" + strings.ToLower(rand.Text()) // cases keep for different times
+			return s.URL() + "?prefix=" + strings.ToLower(rand.Text()) // cases have different retentions
 		}), streamtest.Options{Nodes: true, Durable: true})
 	})
 }
 
-// patient returns a log that lets the suite, which asks for much at once, not run into
-// what is meant for engines in trouble.
+// patient returns a log with long time limits: the suite makes many requests at once.
 func patient(l durable.Log) durable.Log {
 	jetstream.Patient(l, 15*time.Second, 15*time.Second)
 	return l
 }
 
-// must opens an engine that somebody else closes.
+// must opens an engine. The caller closes it.
 func must(t testing.TB, url string) durable.Log {
 	t.Helper()
 	return mcptest.Must(embedded.Open(context.Background(), url, durable.Options{Logger: quiet}))(t)

@@ -22,11 +22,11 @@ import (
 	"holdfast/stream"
 )
 
-// variable makes the test's program append to the directory that it names, until it
+// variable makes the test's program append to the directory in it, until the program
 // is killed.
 const variable = "HOLDFAST_TEST_APPEND"
 
-// appender appends, and says of what it has appended when that is acknowledged.
+// appender appends numbers, and prints each one when it is acknowledged.
 func appender() {
 	dir := os.Getenv(variable)
 	if dir == "" {
@@ -62,8 +62,8 @@ func appender() {
 	select {}
 }
 
-// A process that is killed loses nothing that was acknowledged, and the next one
-// goes on where it was.
+// A process that is killed loses no acknowledged frame, and the next process goes on
+// after the last one.
 func TestKilledProcess(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -83,7 +83,7 @@ func TestKilledProcess(t *testing.T) {
 	}
 }
 
-// killed runs an appender until it has appended some, and kills it.
+// killed runs an appender until some frames are acknowledged, and kills it.
 func killed(t *testing.T, dir string, acked map[string]uint64) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -106,7 +106,7 @@ func killed(t *testing.T, dir string, acked map[string]uint64) {
 			continue
 		}
 		if n == 3000 {
-			_ = cmd.Process.Kill() // and read what it had said until then
+			_ = cmd.Process.Kill() // and read its output up to then
 		}
 		if acked[key], err = strconv.ParseUint(number, 10, 64); err != nil {
 			t.Fatal(err)
@@ -128,7 +128,7 @@ func dense(ctx context.Context, l durable.Log, key string, n uint64) error {
 			return wrong == nil
 		})
 		if !errors.Is(err, stream.ErrUnavailable) || time.Now().After(end) {
-			break // else the machine may have stood still just now
+			break // otherwise the machine may have stood still
 		}
 	}
 	if err == nil {
@@ -140,7 +140,7 @@ func dense(ctx context.Context, l durable.Log, key string, n uint64) error {
 	return err
 }
 
-// A writer appends numbers, and repeats what it does not know the outcome of.
+// A writer appends numbers, and repeats an append with an unknown outcome.
 type writer struct {
 	log   durable.Log
 	key   string
@@ -150,7 +150,7 @@ type writer struct {
 	stop  chan struct{}
 }
 
-// run returns nil when it was stopped, and stream.ErrConflict when another writes.
+// run returns nil when it was stopped, and stream.ErrConflict when another node has appended.
 func (w *writer) run(ctx context.Context) error {
 	for {
 		start := time.Now()
@@ -189,11 +189,11 @@ func (w *writer) append(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return err
 		}
-		time.Sleep(20 * time.Millisecond) // as a store does between two tries
+		time.Sleep(20 * time.Millisecond) // like a store between two tries
 	}
 }
 
-// find returns the place of a frame that follows the last.
+// find returns the place of frame if it is the next one after w.last, or 0.
 func (w *writer) find(ctx context.Context, frame []byte) (at uint64, err error) {
 	first := true
 	err = w.log.Frames(ctx, w.key, w.last, func(place uint64, _ time.Duration, f []byte) bool {
@@ -206,8 +206,8 @@ func (w *writer) find(ctx context.Context, frame []byte) (at uint64, err error) 
 	return at, err
 }
 
-// A cluster whose leader is killed, or stopped, loses nothing that was acknowledged,
-// and takes nothing from who was fenced.
+// A cluster with a leader that is killed, or stopped, loses no acknowledged frame,
+// and takes no frame from a fenced writer.
 func TestKilledLeader(t *testing.T) {
 	t.Parallel()
 	testlong.Only(t, "it takes 10 s")
@@ -240,7 +240,7 @@ func leaderLost(t *testing.T, trouble func(*natstest.Servers, int) error) {
 		writers[i] = w
 		wg.Go(func() { ended[i] = w.run(ctx) })
 	}
-	time.Sleep(300 * time.Millisecond) // some are appended
+	time.Sleep(300 * time.Millisecond) // until some frames are appended
 	i := -1
 	until(t, func() (err error) {
 		if i, err = s.Leader(ctx, "holdfast-events"); err == nil && i < 0 {
@@ -253,7 +253,7 @@ func leaderLost(t *testing.T, trouble func(*natstest.Servers, int) error) {
 	for _, w := range writers[1:] {
 		close(w.stop)
 	}
-	wg.Wait() // for the first too, which must find out by itself
+	wg.Wait() // for the first writer too, which must notice the fence by itself
 	mcptest.Check(t, s.Restart(i))
 	if !errors.Is(ended[0], stream.ErrConflict) {
 		t.Errorf("the writer that was fenced: %v", ended[0])
@@ -276,8 +276,8 @@ func leaderLost(t *testing.T, trouble func(*natstest.Servers, int) error) {
 	}
 }
 
-// takeOver appends to what another appends to, as who takes a session over does: where
-// the other is faster it goes by what it is told is there, as to read takes longer.
+// takeOver appends to the frames of another writer, like a node that takes a session over. If the other
+// writer is faster, takeOver continues at the place in the conflict, as reading takes longer.
 func takeOver(ctx context.Context, t *testing.T, l durable.Log, key string) (fence uint64) {
 	t.Helper()
 	var err error
@@ -296,7 +296,7 @@ func takeOver(ctx context.Context, t *testing.T, l durable.Log, key string) (fen
 			last = at
 			continue
 		}
-		time.Sleep(5 * time.Millisecond) // until it wins
+		time.Sleep(5 * time.Millisecond) // repeat until it succeeds
 	}
 	t.Fatalf("cannot take over: %v", err)
 	return 0
@@ -307,8 +307,8 @@ func lastOf(ctx context.Context, l durable.Log, key string) (last uint64, err er
 	return last, err
 }
 
-// An engine that is away for ten seconds makes nobody wait longer than an attempt, and
-// goes on when it is back.
+// If the engine is away for ten seconds, no operation waits longer than an attempt,
+// and all go on when the engine is back.
 func TestAway(t *testing.T) {
 	t.Parallel()
 	testlong.Only(t, "it takes more than 10 s")
@@ -318,14 +318,14 @@ func TestAway(t *testing.T) {
 	var at uint64
 	until(t, func() (err error) {
 		if at, err = l.Append(t.Context(), "a", 0, []byte("1")); errors.Is(err, stream.ErrConflict) && at > 0 {
-			return nil // it was, though nobody knew
+			return nil // the frame was appended, but the answer was lost
 		}
 		return err
 	})
 	for i := range s.Len() {
 		mcptest.Check(t, s.Pause(i))
 	}
-	until(t, func() error { // a signal takes its time to stop a process, which goes on with what has come meanwhile
+	until(t, func() error { // a signal needs time to stop a process, which goes on with requests that arrive meanwhile
 		if err := l.Ping(t.Context()); !errors.Is(err, stream.ErrUnavailable) {
 			return fmt.Errorf("Ping: %w", err)
 		}
@@ -350,7 +350,7 @@ func TestAway(t *testing.T) {
 	until(t, func() error {
 		last, err := l.Append(t.Context(), "a", at, []byte("2"))
 		if errors.Is(err, stream.ErrConflict) && last > at {
-			return nil // it was, though nobody knew
+			return nil // the frame was appended, but the answer was lost
 		}
 		return err
 	})

@@ -14,8 +14,8 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// All sessions are looked at every now and then. What that costs for each that is idle
-// was 6 KB of garbage and 0.1 ms in which nobody else could write.
+// All sessions are listed every now and then. This once cost 6 KB of garbage for each
+// idle session, and 0.1 ms in which no other goroutine could write.
 func TestListIsCheap(t *testing.T) {
 	const values, most = 3000, 3 << 10
 	l, err := embedded.Open(t.Context(), "file:"+t.TempDir(), durable.Options{Logger: quiet})
@@ -59,8 +59,8 @@ func TestListIsCheap(t *testing.T) {
 	}
 }
 
-// A list that is not read to its end leaves nothing behind, and its values may be gone
-// by the time that they are asked for.
+// A list that is not read to its end leaves no goroutine. Some values may be gone by
+// the time that the list asks for them.
 func TestListEnds(t *testing.T) {
 	l, err := embedded.Open(t.Context(), "file:"+t.TempDir(), durable.Options{Logger: quiet})
 	if err != nil {
@@ -82,7 +82,7 @@ func TestListEnds(t *testing.T) {
 	}
 	n = 0
 	err = l.List(t.Context(), "s.", func(string, []byte, uint64) bool {
-		if n++; n == 1 { // what is behind the first answer goes
+		if n++; n == 1 { // remove values after the first answer
 			for i := 300; i < values; i++ {
 				if err := l.Remove(t.Context(), fmt.Sprintf("s.%d", i), 0); err != nil {
 					t.Error(err)

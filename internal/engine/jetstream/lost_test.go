@@ -13,7 +13,7 @@ import (
 	"holdfast/stream"
 )
 
-// An engine that comes back without what it had is used as a new one.
+// An engine that comes back without its data is used as a new one.
 func TestLostData(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -38,7 +38,7 @@ func TestLostData(t *testing.T) {
 	until(t, func() error { return l.Ping(t.Context()) })
 }
 
-// until waits for what must come.
+// until repeats f until it succeeds, and fails the test if that takes too long.
 func until(t *testing.T, f func() error) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; {
@@ -49,6 +49,6 @@ func until(t *testing.T, f func() error) {
 		if time.Now().After(end) {
 			t.Fatal(err)
 		}
-		time.Sleep(20 * time.Millisecond) // polling: nobody tells of this
+		time.Sleep(20 * time.Millisecond) // polling: the engine does not report this
 	}
 }

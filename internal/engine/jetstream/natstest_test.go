@@ -13,7 +13,7 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// What natstest promises: a stream outlives the death of a server, and the server comes back.
+// A stream outlives the death of a server, and the server comes back, as natstest promises.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(testing.TB) *natstest.Servers{
@@ -47,7 +47,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// publish publishes until it is acknowledged.
+// publish publishes until a message is acknowledged.
 func publish(ctx context.Context, t *testing.T, js jetstream.JetStream, atLeast uint64) {
 	t.Helper()
 	for ctx.Err() == nil {
@@ -57,7 +57,7 @@ func publish(ctx context.Context, t *testing.T, js jetstream.JetStream, atLeast 
 		if err == nil && ack.Sequence >= atLeast {
 			return
 		}
-		time.Sleep(50 * time.Millisecond) // polling: nobody tells of this
+		time.Sleep(50 * time.Millisecond) // polling: the server does not report this
 	}
 	t.Fatal("the stream does not come back")
 }

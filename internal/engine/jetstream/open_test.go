@@ -21,7 +21,7 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// refused opens what can't be opened, and looks for what should be said about it.
+// refused checks that a URL cannot be opened, and that the error contains want.
 func refused(t *testing.T, url, want string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -38,7 +38,7 @@ func refused(t *testing.T, url, want string) {
 	}
 }
 
-// What is wrong with a URL is said, without the password in it.
+// The error for a wrong URL says what is wrong, without the password.
 func TestURLs(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]string{
@@ -76,7 +76,7 @@ func TestURLs(t *testing.T) {
 	}
 }
 
-// A directory that can't be used is told apart from others.
+// The error for a directory that cannot be used says why.
 func TestDirectories(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -84,7 +84,7 @@ func TestDirectories(t *testing.T) {
 	mcptest.Check(t, os.WriteFile(file, nil, 0o600))
 	refused(t, "file:"+file, "is not a directory")
 	refused(t, "file:"+filepath.Join(file, "below"), "is not a directory")
-	if os.Getuid() != 0 { // who may do everything
+	if os.Getuid() != 0 { // root may use any directory
 		shut := filepath.Join(dir, "shut")
 		mcptest.Check(t, os.Mkdir(shut, 0o500))
 		refused(t, "file:"+shut, "permission denied")
@@ -108,7 +108,7 @@ func closed(t *testing.T, l durable.Log) {
 	}
 }
 
-// A stream that can't be read is not taken for one that is not there.
+// A stream that cannot be read is not taken for a missing one.
 func TestCorrupt(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -120,7 +120,7 @@ func TestCorrupt(t *testing.T) {
 	refused(t, "file:"+dir, "corrupt")
 }
 
-// Limits of a directory's streams follow what is asked for.
+// The limits of a directory's streams are changed to those of the URL.
 func TestLimitsFollow(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -144,7 +144,7 @@ func TestLimitsFollow(t *testing.T) {
 	}
 }
 
-// Streams that somebody else has made are used as they are, or refused.
+// Streams that another program has made are used unchanged, or refused.
 func TestStreamsOfOthers(t *testing.T) {
 	t.Parallel()
 	s := mcptest.Must(natstest.Start(t.TempDir(), 1))(t)
@@ -199,8 +199,7 @@ func TestStreamsOfOthers(t *testing.T) {
 	refused(t, wrong, "do not take this user and password")
 }
 
-// A server that is silent at first, as one is on a machine that has too much to do, is
-// tried again.
+// If a server is silent at first, as on a busy machine, the connection is tried again.
 func TestSilentAtFirst(t *testing.T) {
 	t.Parallel()
 	s := mcptest.Must(natstest.Start(t.TempDir(), 1))(t)
@@ -215,7 +214,7 @@ func TestSilentAtFirst(t *testing.T) {
 				return
 			}
 			if tries.Add(1) == 1 {
-				defer c.Close() // nothing is said on it
+				defer c.Close() // the server stays silent on this connection
 				continue
 			}
 			behind, err := net.Dial("tcp", s.Addr(0))

@@ -19,7 +19,7 @@ import (
 	"holdfast/stream/streamtest"
 )
 
-// stores makes stores over engines whose URLs it is given, one for each case.
+// stores makes stores over engines. url returns the URL for each case.
 func stores(url func(t *testing.T) string) streamtest.Maker {
 	return func(t *testing.T, l streamtest.Limits) func() stream.Store {
 		engine := url(t)
@@ -35,7 +35,7 @@ func stores(url func(t *testing.T) string) streamtest.Maker {
 	}
 }
 
-// What holds for every store holds over a disk.
+// A store over a disk passes the suite of all stores.
 func TestStoreFile(t *testing.T) {
 	t.Parallel()
 	testlong.Only(t, "package engine runs the same suite over the same engine, by its URL")
@@ -43,8 +43,8 @@ func TestStoreFile(t *testing.T) {
 		streamtest.Options{Durable: true})
 }
 
-// Sessions that are deleted, as all that fall asleep are, leave no message: very many may sleep, and what the engine has of each
-// takes its memory, too.
+// Deleted sessions leave no messages, nor do sleeping ones, which are deleted, too: very many sessions may sleep, and each
+// message takes the engine's memory.
 func TestDeletedSessionsLeaveNothing(t *testing.T) {
 	t.Parallel()
 	log := patient(must(t, "file:"+t.TempDir()))
@@ -75,7 +75,7 @@ func TestDeletedSessionsLeaveNothing(t *testing.T) {
 		t.Fatalf("%d messages of %d sessions", n, many)
 	}
 	each(func(key stream.SessionKey) error { return st.Delete(t.Context(), key) })
-	// The node has a value: that it marks sessions.
+	// The node itself has one value: it says that the node marks sessions.
 	const ofNode = 1
 
 	for end := time.Now().Add(time.Minute); kept(t, log) > ofNode; time.Sleep(10 * time.Millisecond) { // polling
@@ -85,7 +85,7 @@ func TestDeletedSessionsLeaveNothing(t *testing.T) {
 	}
 }
 
-// kept returns how many messages an engine has that began empty.
+// kept returns how many messages an engine has, which began empty.
 func kept(t *testing.T, log durable.Log) (n uint64) {
 	t.Helper()
 	js := mcptest.Must(natsjs.New(jetstream.Conn(log)))(t)

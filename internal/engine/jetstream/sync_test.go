@@ -28,8 +28,8 @@ func write(t *testing.T, dir, name, text string) {
 	mcptest.Check(t, f.Close())
 }
 
-// With sync=always nobody goes on before the disk has it, and those who wait share a
-// turn of it.
+// With sync=always an append waits until it is on the disk, and appends that wait
+// share one sync.
 func TestSyncGathers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -40,7 +40,7 @@ func TestSyncGathers(t *testing.T) {
 		if is := d.streams[0].synced["1.blk"]; is == nil || is.Size() != 5 {
 			t.Fatalf("acknowledged with %v on the disk", is)
 		}
-		d.mu.Lock() // until all are here
+		d.mu.Lock() // until all goroutines wait
 		var all sync.WaitGroup
 		for range 10 {
 			all.Go(func() {
@@ -58,8 +58,8 @@ func TestSyncGathers(t *testing.T) {
 	})
 }
 
-// Where what was acknowledged may be in memory for a while, nobody waits, and it is on the
-// disk within that time. A disk that is slower is waited for.
+// If acknowledged data may be in memory for a while, no append waits, and the data is on
+// the disk within that time. If the disk is slower, appends wait.
 func TestSyncInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -79,7 +79,7 @@ func TestSyncInTime(t *testing.T) {
 		}
 
 		d.mu.Lock()
-		d.oldest = time.Now().Add(-time.Second) // as if the disk had been busy since
+		d.oldest = time.Now().Add(-time.Second) // as if the disk had been busy since then
 		d.mu.Unlock()
 		write(t, dir, "1.blk", "second")
 		mcptest.Check(t, d.acknowledge(t.Context()))
@@ -89,8 +89,7 @@ func TestSyncInTime(t *testing.T) {
 	})
 }
 
-// All files are brought to the disk that are new, longer, or another's in place of one,
-// and no other.
+// A sync writes all files that are new, longer, or replaced, and no others.
 func TestSyncBlocks(t *testing.T) {
 	dir := t.TempDir()
 	b := &blocks{dir: dir}
@@ -124,8 +123,8 @@ func TestSyncBlocks(t *testing.T) {
 	}
 }
 
-// After the disk has failed once nothing more is acknowledged: what it says later is not
-// about what it has lost.
+// After the disk has failed once, no more is acknowledged: a later success of the disk
+// says nothing about the data that it has lost.
 func TestSyncFails(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "gone")
 	d := newSyncer(0, []string{dir}, slog.New(slog.DiscardHandler))
@@ -142,7 +141,7 @@ func TestSyncFails(t *testing.T) {
 	}
 }
 
-// Who waits is told when the engine is closed.
+// Appends that wait get an error when the engine is closed.
 func TestSyncClosed(t *testing.T) {
 	d := newSyncer(time.Hour, nil, slog.New(slog.DiscardHandler))
 	d.close()

@@ -27,9 +27,9 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// A server that wants to see a client's certificate, and credentials that its
-// operator's account has signed: with all of them an engine works, without any of
-// them it is refused, and says why.
+// A server requires a client's certificate, and credentials that its operator's
+// account has signed. The engine opens with all of them. Without one of them it is
+// refused, and the error says why.
 func TestTLSAndCredentials(t *testing.T) {
 	t.Parallel()
 	cert, key := certificate(t)
@@ -65,8 +65,8 @@ func TestTLSAndCredentials(t *testing.T) {
 	}
 }
 
-// secured runs a server of an operator's, over TLS. creds is the file with what a user
-// of the operator's account shows.
+// secured runs an operator's server, over TLS. creds is the file with the credentials
+// of a user of the operator's account.
 func secured(t *testing.T, cert, key string) (addr, creds string) {
 	t.Helper()
 	operator, account, system := pair(t, nkeys.CreateOperator), pair(t, nkeys.CreateAccount), pair(t, nkeys.CreateAccount)
@@ -109,7 +109,7 @@ resolver_preload {
 	return s.Addr().String(), creds
 }
 
-// keys are a pair of them.
+// keys are a key pair.
 type keys struct {
 	nkeys.KeyPair
 	public string
@@ -122,13 +122,13 @@ func pair(t *testing.T, create func() (nkeys.KeyPair, error)) keys {
 	return keys{both, public}
 }
 
-// signed is a token with claims.
+// signed returns a token with claims.
 func signed(t *testing.T, claims jwt.Claims, by keys) string {
 	t.Helper()
 	return mcptest.Must(claims.Encode(by))(t)
 }
 
-// faults are what a server says is wrong.
+// faults keeps the errors that a server logs.
 type faults struct{ mcptest.Log }
 
 func (f *faults) note(format string, v ...any) { fmt.Fprintf(f, format+"\n", v...) }
@@ -140,7 +140,7 @@ func (f *faults) Warnf(format string, v ...any)  { f.note(format, v...) }
 func (f *faults) Errorf(format string, v ...any) { f.note(format, v...) }
 func (f *faults) Fatalf(format string, v ...any) { f.note(format, v...) }
 
-// certificate writes a certificate that is signed by itself, for both ends, and its key.
+// certificate writes a self-signed certificate, for both ends, and its key.
 func certificate(t *testing.T) (cert, key string) {
 	t.Helper()
 	private := mcptest.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)

@@ -7,14 +7,14 @@ import (
 	"holdfast/stream"
 )
 
-// What sessions hold is bounded, in all, for a tenant and for a session, and leaves room for messages.
+// The bytes that sessions hold are bounded, in all, for a tenant and for a session, and leave room for messages.
 func TestHold(t *testing.T) {
 	t.Parallel()
 	const total = 512 << 10
 	for _, c := range []struct {
 		what            string
 		tenants, each   int   // sessions of each tenant
-		most            int64 // that are held then
+		most            int64 // the bytes that are then held
 		session, tenant int64
 	}{
 		{"all", 4, 8, total / 4 * 3, total, total},
@@ -37,7 +37,7 @@ func TestHold(t *testing.T) {
 		if held := st.Held(); held != c.most || !refused {
 			t.Errorf("%s: %d bytes are held, want %d", c.what, held, c.most)
 		}
-		if c.what == "all" { // there is room for a call yet
+		if c.what == "all" { // there is still room for a call
 			if err := add(st, leases[0], 1, 1, 4000, true); err != nil {
 				t.Errorf("a message beside what is held: %v", err)
 			}
@@ -57,7 +57,7 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// What a session holds takes the place of messages that may be dropped, and of no others.
+// Held bytes take the room of messages that may be dropped, and of no others.
 func TestHoldMakesWay(t *testing.T) {
 	t.Parallel()
 	st := open(t, Options{SessionBytes: 16 << 10, TotalBytes: 16 << 10, TenantBytes: 16 << 10})

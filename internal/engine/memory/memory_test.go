@@ -30,7 +30,7 @@ func TestStore(t *testing.T) {
 	})
 }
 
-// consistent checks that everything is counted once.
+// consistent checks that each byte and each stream is counted once.
 func consistent(t *testing.T, st *Store) {
 	t.Helper()
 	st.mu.RLock()
@@ -158,8 +158,7 @@ func add(st *Store, l stream.Lease, number, seq uint64, size int, last bool) err
 	})
 }
 
-// Finished streams are dropped when their time has come, not before, and not
-// much later.
+// Ended streams are dropped after Keep, not before, and not much later.
 func TestKeep(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -208,8 +207,8 @@ func TestKeep(t *testing.T) {
 	})
 }
 
-// Sessions that write at the same time stay within the store's limit together,
-// and take nothing from each other.
+// Sessions that write concurrently stay within the store's limit together, and take
+// no room from each other.
 func TestTotalBytesTogether(t *testing.T) {
 	t.Parallel()
 	const limit = 1 << 20
@@ -255,8 +254,8 @@ func TestTotalBytesTogether(t *testing.T) {
 	consistent(t, st)
 }
 
-// Streams that end, are evicted, expire and are deleted at the same time are
-// counted once.
+// Streams that end, are evicted, expire and are deleted concurrently are counted
+// once.
 func TestChurn(t *testing.T) {
 	t.Parallel()
 	st := open(t, Options{Keep: time.Millisecond, StreamBytes: 4 << 10, SessionBytes: 16 << 10, TotalBytes: 64 << 10})
@@ -298,8 +297,7 @@ func TestChurn(t *testing.T) {
 	consistent(t, st)
 }
 
-// An append that is refused has no effect, also none on what could be dropped
-// for it.
+// A refused append has no effect, also none on streams that could be dropped for it.
 func TestRefusedTakesNothing(t *testing.T) {
 	t.Parallel()
 	st := open(t, Options{SessionBytes: 4 << 10, TotalBytes: 8 << 10})
@@ -329,7 +327,7 @@ func TestRefusedTakesNothing(t *testing.T) {
 	consistent(t, st)
 }
 
-// Streams that are watched and never written leave nothing.
+// Streams that are watched and never written leave nothing in the store.
 func TestWatchLeavesNothing(t *testing.T) {
 	t.Parallel()
 	st := open(t, Options{})
@@ -355,8 +353,8 @@ func TestWatchLeavesNothing(t *testing.T) {
 	}
 }
 
-// What is deleted or has expired is no longer in memory.
-func TestMemoryIsReturned(t *testing.T) { // alone: it looks at the whole heap
+// Deleted and expired streams are no longer in memory.
+func TestMemoryIsReturned(t *testing.T) { // not parallel: it looks at the whole heap
 	heap := func() int64 {
 		runtime.GC()
 		var m runtime.MemStats
@@ -395,7 +393,7 @@ func TestMemoryIsReturned(t *testing.T) { // alone: it looks at the whole heap
 					if time.Now().After(end) {
 						t.Fatalf("%d bytes are left", st.Bytes())
 					}
-					time.Sleep(time.Millisecond) // polling: nobody tells of this
+					time.Sleep(time.Millisecond) // polling: the store does not report the removal
 				}
 			}
 			left := int64(sessions * size / 10)
@@ -410,8 +408,8 @@ func TestMemoryIsReturned(t *testing.T) { // alone: it looks at the whole heap
 	}
 }
 
-// What is prepared has its room, and is there when it is committed, not before; or
-// gives the room back.
+// Prepared records reserve their room, and become visible when they are committed.
+// If they are abandoned, the room is free again.
 func TestPrepare(t *testing.T) {
 	t.Parallel()
 	st := open(t, Options{TotalBytes: 4 << 10})
@@ -459,7 +457,7 @@ func TestPrepare(t *testing.T) {
 	consistent(t, st)
 }
 
-// A session that was kept elsewhere takes the place of an older one, within limits.
+// A session that was kept in another store replaces an older one, within the limits.
 func TestLoad(t *testing.T) {
 	t.Parallel()
 	st := open(t, Options{StreamBytes: 4 << 10, SessionBytes: 8 << 10})

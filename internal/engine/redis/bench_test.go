@@ -14,8 +14,8 @@ import (
 	"holdfast/internal/engine/redis/redistest"
 )
 
-// BenchmarkAppend is fenced appends of 256 bytes, one in flight for each session,
-// through Log.Append and as a bare script that only looks at the last id and adds.
+// BenchmarkAppend measures fenced appends of 256 bytes, one in flight for each session,
+// through Log.Append and as a bare script that only checks the last id and adds.
 func BenchmarkAppend(b *testing.B) {
 	bare := newScript(`
 local tail = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
@@ -55,7 +55,7 @@ return redis.call('XADD', KEYS[1], ARGV[2], 'f', ARGV[3])
 	}
 }
 
-// measure has each session do what next returns, one at a time, b.N times in all.
+// measure has each session call its function from next, one call at a time, b.N times in all.
 func measure(b *testing.B, sessions int, next func(session string) func() error) {
 	var (
 		wg   sync.WaitGroup
@@ -92,9 +92,9 @@ func measure(b *testing.B, sessions int, next func(session string) func() error)
 	b.ReportMetric(float64(len(took))/b.Elapsed().Seconds(), "appends/s")
 }
 
-// BenchmarkBus is messages there and back between two nodes in this process, of the size
-// of a light call and its answer, with sixteen on their way: the least that a forwarded
-// call can cost beside what it costs at its owner. CPU is that of this process.
+// BenchmarkBus measures round trips between two nodes in this process, of the size of a
+// light call and its answer, with sixteen in flight. A forwarded call costs at least
+// this beside its cost at its owner. CPU is that of this process.
 func BenchmarkBus(b *testing.B) {
 	url := redistest.Start(b).URL()
 	here, there := open(b, url), open(b, url)
@@ -132,13 +132,13 @@ func BenchmarkBus(b *testing.B) {
 	b.ReportMetric(float64((spent()-cpu).Microseconds())/float64(b.N), "cpu-µs/op")
 }
 
-// passOn has a function receive messages.
+// passOn is a function that receives messages.
 type passOn func([]byte)
 
 func (f passOn) Message(m []byte) { f(m) }
 func (passOn) Gone(string)        {}
 
-// spent is the CPU time of this process.
+// spent returns the CPU time of this process.
 func spent() time.Duration {
 	var use syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &use)

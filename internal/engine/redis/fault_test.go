@@ -16,9 +16,9 @@ import (
 	"holdfast/stream"
 )
 
-// A writer appends to a sequence as an owner does: what has an unknown outcome is
-// repeated, and if it is refused then, it was a success if the last frame is that
-// one.
+// A writer appends to a sequence as an owner does: it repeats an append with an
+// unknown outcome. If the repeated append is refused, and the last frame is the
+// same, the append has succeeded.
 type writer struct {
 	log   *Log
 	key   string
@@ -66,12 +66,12 @@ func (w *writer) add(ctx context.Context, frame string) error {
 		case !errors.Is(err, stream.ErrUnavailable) || ctx.Err() != nil:
 			return err
 		}
-		time.Sleep(10 * time.Millisecond) // a pause before it is tried again
+		time.Sleep(10 * time.Millisecond) // a pause before the next try
 	}
 }
 
-// survives has writers at work while faults happen, and checks that all that was
-// acknowledged is there then, once and in order.
+// survives has writers at work while faults happen. Afterwards all acknowledged
+// frames must be there, once and in order.
 func survives(t *testing.T, url string, fault func(progress func())) {
 	t.Helper()
 	l := hasty(t, url)
@@ -108,7 +108,7 @@ func survives(t *testing.T, url string, fault func(progress func())) {
 	t.Logf("%d appends", count.Load())
 }
 
-// A server that is killed and started again has all that it acknowledged.
+// A server that is killed and started again has all acknowledged frames.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, "--appendfsync", "always")
@@ -126,8 +126,8 @@ func TestKilled(t *testing.T) {
 	})
 }
 
-// A master is killed and its replica takes its place: with wait=1 nothing that was
-// acknowledged is lost.
+// If a master is killed, and its replica takes its place, no acknowledged frame is
+// lost with wait=1.
 func TestMasterKilled(t *testing.T) {
 	t.Parallel()
 	master := redistest.Start(t)
@@ -137,13 +137,13 @@ func TestMasterKilled(t *testing.T) {
 		progress()
 		master.Kill()
 		sentinel.FailOver("mymaster", replica)
-		// It has no replica, so that no write is acknowledged before it has.
+		// The new master acknowledges no write until it has a replica.
 		redistest.Replica(t, replica)
 		progress()
 	})
 }
 
-// The same in a Cluster.
+// The same holds in a Cluster.
 func TestClusterMasterKilled(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Cluster(t, 3, true)
@@ -157,8 +157,8 @@ func TestClusterMasterKilled(t *testing.T) {
 	})
 }
 
-// A write that too few replicas have is not acknowledged; and when it is repeated,
-// what is there is not reported before they have it either.
+// A write that reaches too few replicas is not acknowledged. When it is repeated,
+// the frame is not reported until enough replicas have it.
 func TestTooFewReplicas(t *testing.T) {
 	t.Parallel()
 	master := redistest.Start(t)
@@ -169,7 +169,7 @@ func TestTooFewReplicas(t *testing.T) {
 	version := uint64(0)
 	err := settled(func() (err error) {
 		if version, err = l.Put(ctx, "s.k", 0, []byte("one"), time.Hour); errors.Is(err, stream.ErrConflict) {
-			_, version, _, err = l.Get(ctx, "s.k") // it was put all the same
+			_, version, _, err = l.Get(ctx, "s.k") // the value was written, but not acknowledged
 		}
 		return err
 	})
@@ -220,7 +220,7 @@ func TestTooFewReplicas(t *testing.T) {
 		"append": func() error { _, err := l.Append(ctx, "e.k", one, []byte("two")); return err },
 		"put":    func() error { _, err := l.Put(ctx, "s.k", version, []byte("two"), time.Hour); return err },
 	} {
-		// No conflict: the server never got it.
+		// There is no conflict if the server never got the write.
 		if err := settled(f); err != nil && !errors.Is(err, stream.ErrConflict) {
 			t.Errorf("%s again: %v", what, err)
 		}
@@ -235,7 +235,7 @@ func TestTooFewReplicas(t *testing.T) {
 	}
 }
 
-// A hearer counts what it is told.
+// A hearer counts messages, and nodes that are gone.
 type hearer struct {
 	messages, gone atomic.Int64
 }
@@ -243,8 +243,8 @@ type hearer struct {
 func (h *hearer) Message([]byte) { h.messages.Add(1) }
 func (h *hearer) Gone(string)    { h.gone.Add(1) }
 
-// Nobody waits longer than it says while Redis is away, and all goes on when it
-// is back: nodes hear of each other, and nobody is said to be gone who was not.
+// While Redis is away, no operation waits much longer than its deadline. When Redis
+// is back, messages between nodes arrive, and no node was reported gone.
 func TestAway(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -278,13 +278,13 @@ func TestAway(t *testing.T) {
 			if took < 3*time.Second { // two attempts would take 4
 				break
 			}
-			if try == 3 { // else the machine may have stood still
+			if try == 3 { // otherwise the machine may have stood still
 				t.Errorf("with 200 ms of time it took %v", took)
 				break
 			}
 		}
 		_ = a.Send(b.Node(), []byte("x"))
-		time.Sleep(2500 * time.Millisecond) // Redis is away for so long
+		time.Sleep(2500 * time.Millisecond) // how long Redis is away
 		away.end()
 		was, back := atA.messages.Load(), time.Now()
 		for deadline := time.Now().Add(time.Minute); atA.messages.Load() == was; {
@@ -292,7 +292,7 @@ func TestAway(t *testing.T) {
 				t.Fatal("nothing is heard after Redis is back")
 			}
 			_ = b.Send(a.Node(), []byte("x"))
-			if time.Since(back) < settling/2 { // who takes longer to come back is not there
+			if time.Since(back) < settling/2 { // a node that takes longer to come back counts as gone
 				_ = a.Send(b.Node(), []byte("x"))
 			}
 			time.Sleep(10 * time.Millisecond) // polling
@@ -305,7 +305,7 @@ func TestAway(t *testing.T) {
 	hasty(t, server.URL())
 }
 
-// Slots of a Cluster move to another master while sessions append.
+// Sessions can append while slots of a Cluster move to another master.
 func TestClusterResharded(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Cluster(t, 3, false)

@@ -11,7 +11,7 @@ import (
 	"holdfast/internal/engine/redis/redistest"
 )
 
-// opener returns what opens handles on what a URL names, as several nodes do.
+// opener returns a function that opens a log at a URL, again for each node.
 func opener(rawURL string) logtest.Maker {
 	return func(t *testing.T) func() durable.Log {
 		return func() durable.Log {
@@ -20,8 +20,8 @@ func opener(rawURL string) logtest.Maker {
 	}
 }
 
-// patient opens a URL for a test in which Redis is never away: what it answers late,
-// on a machine that has much else to do, is no error.
+// patient opens a URL for a test in which Redis is never away, so late answers on a
+// busy machine are no errors.
 func patient(t testing.TB, rawURL string, o durable.Options) durable.Log {
 	t.Helper()
 	const attempt = time.Minute
@@ -49,7 +49,7 @@ func TestLog(t *testing.T) {
 	logtest.Run(t, opener(redistest.Start(t).URL()), logtest.RunOptions{})
 }
 
-// The same with a password and a prefix, in another database, and with every
+// The suite runs with a password and a prefix, in another database, and with every
 // write waiting for a replica.
 func TestLogWaits(t *testing.T) {
 	t.Parallel()

@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) {
 	testlong.AtOnce(16)
-	// It ends within a second of Close.
+	// That goroutine ends within a second of Close.
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))
 }
 
@@ -36,14 +36,14 @@ func open(t testing.TB, rawURL string) *Log {
 	return l.(*Log)
 }
 
-// hasty opens a URL until the test ends, with no more patience than nodes have.
+// hasty opens a URL until the test ends, with the time limits of nodes.
 func hasty(t testing.TB, rawURL string) *Log {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); ; {
 		l, err := Open(t.Context(), rawURL, durable.Options{Logger: quiet})
 		var late net.Error
 		if errors.As(err, &late) && late.Timeout() && time.Now().Before(end) {
-			continue // this machine has much else to do
+			continue // the machine is busy
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -53,7 +53,7 @@ func hasty(t testing.TB, rawURL string) *Log {
 	}
 }
 
-// appendAll appends frames after last, and returns the last one's place.
+// appendAll appends frames after last, and returns the place of the last frame.
 func appendAll(t testing.TB, l *Log, key string, last uint64, frames ...string) uint64 {
 	t.Helper()
 	w := writer{log: l, key: key, last: last}
@@ -65,8 +65,7 @@ func appendAll(t testing.TB, l *Log, key string, last uint64, frames ...string) 
 	return w.last
 }
 
-// settled repeats what has an unknown outcome until it has another, on a machine that
-// has much else to do.
+// settled repeats f while its outcome is unknown, as on a busy machine.
 func settled(f func() error) error {
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		if err := f(); !errors.Is(err, stream.ErrUnavailable) || time.Now().After(end) {
@@ -75,7 +74,7 @@ func settled(f func() error) error {
 	}
 }
 
-// frames returns what is kept of a sequence.
+// frames returns the frames of a sequence.
 func frames(t testing.TB, l *Log, key string) []string {
 	t.Helper()
 	var all []string
@@ -92,7 +91,7 @@ func frames(t testing.TB, l *Log, key string) []string {
 	return all
 }
 
-// A place, and a version, is never used twice, though a key was gone meanwhile.
+// No place or version is used twice, even if the key was gone meanwhile.
 func TestNothingStartsAnew(t *testing.T) {
 	t.Parallel()
 	l := open(t, redistest.Start(t).URL())
@@ -122,7 +121,7 @@ func TestNothingStartsAnew(t *testing.T) {
 	}
 }
 
-// What is older than it has to be kept is forgotten.
+// Frames and values that have expired are removed.
 func TestExpires(t *testing.T) {
 	t.Parallel()
 	l := patient(t, redistest.Start(t).URL(), durable.Options{Keep: 1500 * time.Millisecond, Logger: quiet})
@@ -185,8 +184,8 @@ func equal(a, b []string) bool {
 	return true
 }
 
-// A server that forgets when it is full is refused; one that is not what it should
-// be otherwise is refused or warned of. No error tells the password.
+// A server that evicts keys when it is full is refused. Other wrong settings are
+// refused, or cause a warning. No error contains the password.
 func TestOpenRefuses(t *testing.T) {
 	t.Parallel()
 	plain := redistest.Start(t, "--requirepass", "s3cret", "--appendonly", "no", "--user", "few", "on", ">f3w", "~*", "&*", "+@all", "-info")
@@ -240,8 +239,8 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// A Redis that is full says so, of what was not added; what was stays, and the log
-// goes on when there is room again.
+// A full Redis refuses an append with an error, and keeps its frames. The log goes
+// on when there is room again.
 func TestFull(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, "--maxmemory", "8mb")
@@ -268,8 +267,8 @@ func TestFull(t *testing.T) {
 	if _, err := l.Put(t.Context(), "s.k", 0, big, time.Minute); !errors.Is(err, stream.ErrFull) {
 		t.Errorf("put: %v", err)
 	}
-	// What was refused took room in a buffer of the connection, which Redis gives back
-	// after a while: there is some for what is small.
+	// The refused frames took room in a buffer of the connection, which Redis frees
+	// after a while. Then there is room for small frames.
 	var err error
 	for end := time.Now().Add(time.Minute); ; {
 		fill(16 << 10)

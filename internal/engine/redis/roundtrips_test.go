@@ -15,8 +15,8 @@ import (
 	"holdfast/stream"
 )
 
-// Many writes go together, each with its own outcome, whatever becomes of the
-// scripts meanwhile.
+// Many writes share round trips, each with its own outcome, even if Redis forgets
+// the scripts meanwhile.
 func TestManyWriters(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -65,8 +65,7 @@ func TestManyWriters(t *testing.T) {
 	}
 }
 
-// What a caller does with its frame after it has given up changes nothing of what
-// is sent.
+// A caller that has given up may change its frame: the sent bytes stay the same.
 func TestGivenUp(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -17,7 +17,7 @@ import (
 	"holdfast/stream/streamtest"
 )
 
-// What a store promises holds over Redis: each case has keys of its own there.
+// A store over Redis passes the suite of all stores. Each case has keys of its own.
 func TestStore(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -35,7 +35,7 @@ func TestStore(t *testing.T) {
 	}, streamtest.Options{Nodes: true, Durable: true})
 }
 
-// Sessions that are deleted, as all that fall asleep are, leave no key: many thousands may sleep, and a key with nothing in it takes memory, too.
+// Deleted sessions leave no keys, nor do sleeping ones, which are deleted, too: many thousands of sessions may sleep, and even an empty key takes memory.
 func TestDeletedSessionsLeaveNothing(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -64,7 +64,7 @@ func TestDeletedSessionsLeaveNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return slices.DeleteFunc(names, func(name string) bool { return strings.HasSuffix(name, ":v:n") }) // of the node: that it marks sessions
+		return slices.DeleteFunc(names, func(name string) bool { return strings.HasSuffix(name, ":v:n") }) // the node's own value: it says that the node marks sessions
 	}
 	if n := len(kept()); n != 2*many {
 		t.Fatalf("%d keys of %d sessions", n, many)

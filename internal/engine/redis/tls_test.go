@@ -24,8 +24,7 @@ import (
 	"holdfast/internal/testport"
 )
 
-// Over TLS a server has to have a certificate that is trusted, unless the URL says
-// otherwise.
+// Over TLS a server must have a trusted certificate, unless the URL says otherwise.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	addr := testport.Addr(t)
@@ -33,7 +32,7 @@ func TestTLS(t *testing.T) {
 	cert, key := certificate(t)
 	redistest.Start(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-auth-clients", "no")
 	url := "rediss://" + addr + "/0"
-	for end := time.Now().Add(30 * time.Second); ; { // a busy machine may not get as far as the certificate in time
+	for end := time.Now().Add(30 * time.Second); ; { // on a busy machine a try may end before the certificate is checked
 		l, err := Open(t.Context(), url, durable.Options{Logger: quiet})
 		if err == nil {
 			l.Close()
@@ -52,7 +51,7 @@ func TestTLS(t *testing.T) {
 	appendAll(t, open(t, url+"?skip_verify=true"), "e.k", 0, "one", "two")
 }
 
-// certificate writes a certificate that is signed by itself, and its key.
+// certificate writes a self-signed certificate, and its key.
 func certificate(t *testing.T) (cert, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

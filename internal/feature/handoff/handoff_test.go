@@ -33,7 +33,7 @@ func TestSeen(t *testing.T) {
 	}
 }
 
-// Results are for a client's era, and have nothing but what it may see.
+// Results have the form of the client's era, and only members that the client may see.
 func TestResults(t *testing.T) {
 	t.Parallel()
 	ended := State{Handle: "h", Tool: "build"}

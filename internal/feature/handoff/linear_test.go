@@ -7,7 +7,7 @@ import (
 	"holdfast/internal/testwork"
 )
 
-// What is said of calls that were handed off grows with the members of results, and no faster.
+// The work for results about handed-off calls is linear in their members.
 func TestLinear(t *testing.T) {
 	tests := map[string]func(n int) func(){
 		"list": func(n int) func() {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Hosts are known by their names, or else by their User-Agent.
+// A host is known by its client's name, or else by its User-Agent.
 func TestOf(t *testing.T) {
 	t.Parallel()
 	rules := []Rule{{"my-*", 2 * time.Minute, true}, {"codex*", 20 * time.Second, false}, {"Ever", 0, false}}
@@ -43,7 +43,7 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// A host that was not shown our tools gets a handle only if it is known to give up.
+// A host that cannot see Holdfast's own tools gets a handle only if it is known to give up on calls.
 func TestPatience(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

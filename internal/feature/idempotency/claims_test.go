@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestClaimsBounded has more claims of one client, and of all, than stay.
+// TestClaimsBounded has more claims of one client, and of all clients, than are kept.
 func TestClaimsBounded(t *testing.T) {
 	t.Parallel()
 	var c Claims

@@ -25,7 +25,7 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// An entry goes through its states, and takes no other steps.
+// An entry changes its state as intended, and in no other way.
 func TestStates(t *testing.T) {
 	t.Parallel()
 	var r Registry
@@ -62,7 +62,7 @@ func TestStates(t *testing.T) {
 	}
 	r.Sweep(all, used)
 	state("begun and kept", Begun)
-	r.Free(id) // it was not delivered
+	r.Free(id) // the call was not delivered
 	claim()
 	r.Begin(id, 8)
 	r.Sweep(none, used)
@@ -74,8 +74,8 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// A call that is found elsewhere while its key is claimed is known once the claim is
-// given up.
+// If a call is found at another node while its key is claimed here, it is known once
+// the claim is freed.
 func TestFound(t *testing.T) {
 	t.Parallel()
 	var r Registry
@@ -94,7 +94,7 @@ func TestFound(t *testing.T) {
 	}
 }
 
-// The name of a forwarded POST leaves no tombstone, and is not forgotten at once.
+// The name of a forwarded POST is remembered for a while, and leaves no tombstone.
 func TestForward(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -114,7 +114,7 @@ func TestForward(t *testing.T) {
 	})
 }
 
-// There is a bound of tombstones, of their age and of their number.
+// Tombstones are bounded in age and in number.
 func TestTombstones(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -142,7 +142,7 @@ func TestTombstones(t *testing.T) {
 	})
 }
 
-// A key of one scope is no key of another, and no client's key is a node's name or a twin.
+// Equal keys of different scopes have different ids, and so do a client's key, a node's name for a POST, and a twin.
 func TestScope(t *testing.T) {
 	t.Parallel()
 	credential := []byte("s")

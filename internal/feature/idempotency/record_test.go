@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// The note of a call has the same bytes in each build, and says again what it said.
+// The note of a call has the same bytes in each build, and decodes to the same values.
 func TestNote(t *testing.T) {
 	t.Parallel()
 	const id, of = `"5BWYXktGS9PSM3mUVrUGGJjfKIZE/3jCo9bEUD+/0X0="`, `"Iw2DWNyOiJC0xY3utikS7g=="`

@@ -9,7 +9,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// many returns n texts with commas in between; %d stands for their number.
+// many returns n texts with commas in between; %d stands for a text's number.
 func many(n int, text string) string {
 	all := make([]string, n)
 	for i := range all {
@@ -18,7 +18,7 @@ func many(n int, text string) string {
 	return strings.Join(all, ",")
 }
 
-// What is done with messages grows with their members, and no faster.
+// The work for messages is linear in their members.
 func TestLinear(t *testing.T) {
 	for name, prepare := range map[string]func(n int) func(){
 		"request of a task": func(n int) func() {

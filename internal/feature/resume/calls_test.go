@@ -14,7 +14,7 @@ import (
 
 const able = `{"capabilities":{"resumableRequests":{}}}`
 
-// An owner is a call of a test.
+// An owner is the owner of a call in tests.
 type owner struct {
 	mu        sync.Mutex
 	read      bool
@@ -48,8 +48,8 @@ func (s *Session) begin(o *owner, ids ...string) (c *Call) {
 	return c
 }
 
-// A client that is away for too long has the requests cancelled that have not ended: not while it reads, nor before as much time has passed
-// since it was last there.
+// If a client is away for longer than MaxWait, its requests that have not ended are cancelled. The time begins anew whenever the client was
+// there, and does not pass while it reads.
 func TestAway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -80,7 +80,7 @@ func TestAway(t *testing.T) {
 	})
 }
 
-// Whether a client is away is no matter for a call that has ended, that goes on elsewhere, or that may go on for ever.
+// A client's absence has no effect on a call that has ended, that goes on at another node, or that may wait for ever.
 func TestNotAwaited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -105,7 +105,7 @@ func TestNotAwaited(t *testing.T) {
 	})
 }
 
-// A call that is restored says what it has not said of how to resume it; one that has ended says no more.
+// A restored call sends the resume policies that it has not sent yet. A call that has ended sends none.
 func TestStoredAgain(t *testing.T) {
 	t.Parallel()
 	s := (&Options{MaxWait: -1}).Session(ticket.Maker{Session: "k", Secret: "s"}, []byte(able))
@@ -130,7 +130,7 @@ func TestStoredAgain(t *testing.T) {
 	}
 }
 
-// Calls of which nothing is kept are forgotten, where they are many or it is time, and the table shrinks.
+// Calls without stored messages are forgotten if there are many calls, or if a sweep is due, and the table shrinks.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	s := (&Options{MaxWait: -1}).Session(ticket.Maker{Session: "k", Secret: "s"}, []byte(able))
@@ -159,7 +159,7 @@ func TestSweep(t *testing.T) {
 	none.Told(1, 1)
 }
 
-// A modern call waits for its client no longer than an hour.
+// A modern call waits for its client's input for an hour at most.
 func TestInputWait(t *testing.T) {
 	t.Parallel()
 	for most, want := range map[time.Duration]time.Duration{-1: time.Hour, time.Minute: time.Minute, 2 * time.Hour: time.Hour} {

@@ -9,7 +9,7 @@ import (
 	"holdfast/internal/protocol"
 )
 
-// A task is written as package json would write it.
+// A task is encoded as package json encodes it.
 func TestTaskText(t *testing.T) {
 	for _, x := range []Text{
 		{ID: "a.b1.c", Status: protocol.TaskWorking, Created: "1", Updated: "2", TTL: 60000, Poll: 1000},

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A desk is an owner that keeps what is told.
+// A desk is an owner that keeps the outcomes that it is given.
 type desk struct {
 	moved, read, refuses bool
 	told                 []string
@@ -18,7 +18,7 @@ func (d *desk) Moved() bool        { return d.moved }
 func (d *desk) IsRead(uint64) bool { return d.read }
 func (d *desk) Note()              { d.noted++ }
 
-// session returns webhooks whose owner the desk is; of a session that other nodes take over, if shared.
+// session returns the webhooks of a session with the desk as its owner. If shared, other nodes can take the session over.
 func (d *desk) session(shared bool) *Session {
 	o := &Options{Tell: func(e Ended) bool {
 		d.told = append(d.told, fmt.Sprintf("%s %s %v %s", e.ID, e.Webhook, e.Failed, e.Key))
@@ -38,10 +38,10 @@ func (d *desk) want(t *testing.T, want ...string) {
 	d.told = nil
 }
 
-// params name a webhook.
+// params has a webhook.
 const params = `{"_meta":{"holdfast/webhook":{"url":"u"}}}`
 
-// An outcome is told once the stream has ended, no client reads it, and none has read it.
+// An outcome is sent once the stream has ended, and only if no client reads it or has read it.
 func TestTold(t *testing.T) {
 	t.Parallel()
 	d := &desk{}
@@ -50,10 +50,10 @@ func TestTold(t *testing.T) {
 	c.Answered("1", false, 1, 0)
 	c.Answered("2", true, 2, 0)
 	c.Dispatch(7)
-	d.want(t) // it has not ended
+	d.want(t) // the stream has not ended
 	c.End(7)
 	c.Dispatch(7)
-	d.want(t) // it is held
+	d.want(t) // the outcome is held back
 	d.read = true
 	c.Attached(0)
 	c.Delivered(7, 1)
@@ -63,7 +63,7 @@ func TestTold(t *testing.T) {
 	}
 	d.read, d.moved = false, true
 	c.Dispatch(7)
-	d.want(t) // the new owner tells it
+	d.want(t) // the new owner sends it
 	d.moved = false
 	c.Dispatch(7)
 	d.want(t, "2 u true key 7 2")
@@ -72,7 +72,7 @@ func TestTold(t *testing.T) {
 	}
 }
 
-// Where other nodes take over, the store knows what they need not tell.
+// If other nodes can take over, the store knows which outcomes they need not send.
 func TestNews(t *testing.T) {
 	t.Parallel()
 	d := &desk{refuses: true}
@@ -90,7 +90,7 @@ func TestNews(t *testing.T) {
 	}
 }
 
-// Calls that share a stream leave their outcomes to it, and keep none.
+// Calls that share a stream pass their outcomes to it, and keep none.
 func TestShare(t *testing.T) {
 	t.Parallel()
 	d := &desk{read: true}
@@ -112,7 +112,8 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// A call that passes its requests on, whose client has the answers, or cancels, has nothing told; what the store refused has failed.
+// No outcome is sent for a call that has passed its requests on, has delivered the answers, or was cancelled. A response that the
+// store refuses is sent as a failure.
 func TestForgotten(t *testing.T) {
 	t.Parallel()
 	d := &desk{}
@@ -134,7 +135,7 @@ func TestForgotten(t *testing.T) {
 	d.want(t, "1 u true key 2 1")
 }
 
-// Without a function that tells, nothing is kept.
+// Without a function to send outcomes, nothing is kept.
 func TestOff(t *testing.T) {
 	t.Parallel()
 	o := &Options{}

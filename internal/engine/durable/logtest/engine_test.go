@@ -17,10 +17,10 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// The engine in memory passes the suite itself.
+// The engine in memory passes its own suite.
 func TestEngine(t *testing.T) {
 	t.Parallel()
-	// An engine for each case. In one it forgets as soon as can be waited for.
+	// Each case has an engine. One case has an engine with the shortest retention that a test can wait for.
 	logtest.Run(t, func(t *testing.T) func() durable.Log {
 		o := logtest.Options{Faults: logtest.Faults{Latency: 100 * time.Microsecond}}
 		if strings.HasSuffix(t.Name(), "/frames_expire") {

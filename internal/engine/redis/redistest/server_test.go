@@ -11,8 +11,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// What was acknowledged is there after a SIGKILL; a paused server
-// goes on.
+// Acknowledged writes survive a SIGKILL. A paused server goes on.
 func TestServer(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
