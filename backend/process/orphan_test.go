@@ -165,6 +165,7 @@ func TestUserKilled(t *testing.T) {
 	if err != nil || bytes.Contains(environ, []byte(tagVariable)) {
 		t.Errorf("the guard's environment is %q, %v", environ, err)
 	}
+	poll(t, "the guard to ignore signals", func() bool { return ignores(guards[0], syscall.SIGTERM) })
 	// A signal to a whole process group, such as Ctrl-C, reaches the guard too.
 	guard := 0
 	mcptest.Must(fmt.Sscanf(guards[0], "/proc/%d", &guard))(t)
@@ -174,6 +175,15 @@ func TestUserKilled(t *testing.T) {
 	_ = user.Wait() // killed
 	poll(t, "all descendants gone", func() bool { return len(marked(mark)) == 0 })
 	poll(t, "the guard gone", func() bool { return len(commands(strings.TrimSpace(tag))) == 0 })
+}
+
+// ignores reports whether the process of a /proc directory ignores a signal.
+func ignores(dir string, signal syscall.Signal) bool {
+	status, _ := os.ReadFile(filepath.Join(dir, "status"))
+	_, after, _ := strings.Cut(string(status), "SigIgn:")
+	mask := uint64(0)
+	_, err := fmt.Sscanf(after, "%x", &mask)
+	return err == nil && mask&(1<<(signal-1)) != 0
 }
 
 // commands returns the /proc directories of the processes that have the text in
