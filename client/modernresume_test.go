@@ -2,7 +2,9 @@ package client_test
 
 import (
 	"net/http"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"holdfast/client"
@@ -61,5 +63,55 @@ func TestModernResume(t *testing.T) {
 	c.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
 	if params := <-cancelled; !strings.Contains(params, `"requestId":2`) || !strings.Contains(params, "secret") {
 		t.Errorf("cancelled with %s", params)
+	}
+}
+
+// A call that is made again with the host's input is another request: it is found by its own token and key, and not by those of
+// the request that was answered with a question.
+func TestModernResumeRound(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var saved []string // the keys of the calls in the state
+	var unsaved []string
+	s := newModernServer(t, func(w http.ResponseWriter, r *http.Request, m jsonrpc.Message, n int) {
+		switch m.Method {
+		case "server/discover":
+			answerJSON(w, 200, `{"jsonrpc":"2.0","id":%s,"result":{"supportedVersions":["2026-07-28"],"capabilities":{"experimental":{"holdfast/idempotencyKey":{}},"extensions":{"holdfast/resumableRequests":{}}}}}`, m.ID)
+		case "tools/call":
+			mu.Lock()
+			if key := strings.Trim(r.Header.Get("Idempotency-Key"), `"`); !slices.Contains(saved, key) {
+				unsaved = append(unsaved, key)
+			}
+			mu.Unlock()
+			event(w, `{"jsonrpc":"2.0","method":"notifications/requests/resumePolicy","params":{"requestId":%s,"resumeToken":"round%d"}}`, m.ID, n)
+			if n == 2 {
+				cut()
+			}
+			event(w, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"input_required","inputRequests":{"a":{"method":"roots/list"}}}}`, m.ID)
+		case "requests/resume":
+			event(w, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"complete","of":%s}}`, m.ID, jsonrpc.Field(m.Params, "resumeToken"))
+		}
+	})
+	var c *raw
+	c = newRaw(t, s.url, client.Options{AskHost: true, Changed: func() {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, one := range c.State().Calls {
+			saved = append(saved, one.Key)
+		}
+	}})
+	c.send(`{"jsonrpc":"2.0","id":0,"method":"server/discover","params":{` + meta + `}}`)
+	c.answer("0")
+	c.send(taskCall)
+	asked := c.until(func(m jsonrpc.Message) bool { return m.Kind != jsonrpc.Notification })
+	c.send(`{"jsonrpc":"2.0","id":%s,"result":{"roots":[]}}`, asked.ID)
+	m := c.until(func(m jsonrpc.Message) bool { return m.Kind != jsonrpc.Notification })
+	if got := jsonrpc.String(jsonrpc.Field(m.Result, "of")); got != "round2" || len(s.got("tools/call")) != 2 {
+		t.Errorf("%s, after %d requests", m.Raw, len(s.got("tools/call")))
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(unsaved) > 0 {
+		t.Errorf("sent under keys that the state did not have: %q", unsaved)
 	}
 }

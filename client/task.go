@@ -254,6 +254,13 @@ func (k *call) round(result []byte) error {
 			return err
 		}
 	}
+	k.anotherRound(input, jsonrpc.Field(result, "requestState"))
+	k.c.changed() // before it is sent
+	return errNext
+}
+
+// anotherRound makes the request of the next round. No way back to the last round leads to it. input and state are JSON, or nil.
+func (k *call) anotherRound(input, state []byte) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.first == nil {
@@ -263,15 +270,14 @@ func (k *call) round(result []byte) error {
 	if input != nil {
 		body, _ = jsonrpc.Set(body, input, "params", "inputResponses")
 	}
-	if state := jsonrpc.Field(result, "requestState"); state != nil {
+	if state != nil {
 		body, _ = jsonrpc.Set(body, state, "params", "requestState")
 	}
 	if k.key != "" {
 		k.key = newKey() // it is another request
 	}
 	k.wire = k.c.newID()
-	k.body, k.repeats = body, repeats{}
-	return errNext
+	k.body, k.repeats, k.ways = body, repeats{}, ways{}
 }
 
 // gatherInput asks the host for each of the input requests, at the same time, and returns the
