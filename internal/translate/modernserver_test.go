@@ -314,6 +314,31 @@ func TestListenTorn(t *testing.T) {
 	}
 }
 
+// A server that has ended a listen, and is away when it is asked again, is asked until it is back.
+func TestListenTornForLong(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h, s := legacyConversation(t)
+		h.deliver(nil, initializedNotice)
+		id := s.hears(listens(`{"toolsListChanged":true}`))
+		s.say(nil, acknowledged(string(id), `{"toolsListChanged":true}`))
+		s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"resultType":"complete"}}`, id))
+		for i := range 3 {
+			id = s.hears(listens(`{"toolsListChanged":true}`))
+			if i == 1 {
+				time.Sleep(subscribeTimeout)
+				s.hears(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%s}}`, id))
+				continue
+			}
+			s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"out of reach"}}`, id))
+		}
+		id = s.hears(listens(`{"toolsListChanged":true}`))
+		s.say(nil, acknowledged(string(id), `{"toolsListChanged":true}`))
+		s.say(nil, `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":`+string(id)+`}}}`)
+		h.expect(nil, `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{}}`)
+	})
+}
+
 // A listen that a modern server does not acknowledge is given up, and the server is told so: over HTTP each has a connection.
 func TestListenNotAcknowledged(t *testing.T) {
 	t.Parallel()
