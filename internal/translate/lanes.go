@@ -241,6 +241,7 @@ func (l *lanes) take(in backend.Inbound) (taken bool, _ error) {
 		if err != nil {
 			l.mu.Lock()
 			delete(ln.calls, key(in.ID))
+			ln.free()
 			l.mu.Unlock()
 		}
 		return true, err
