@@ -3,6 +3,7 @@ package translate
 import (
 	"context"
 	"encoding/json"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -126,9 +127,17 @@ func (c *taskCaller) Closed(why error, reopen bool) {
 
 func newCalledTasks(sink backend.Sink, conn backend.Conn) *calledTasks {
 	t := &calledTasks{sink: sink, own: newOwnRequests(), required: make(map[string]bool), tasks: make(map[string]*taskCall)}
-	t.out.failed = func(in backend.Inbound, err error) { answerNotTaken(in, err, t.own, sink) }
+	t.out.failed = t.notTaken
 	t.out.open(conn)
 	return t
+}
+
+// notTaken answers a request that the server has not taken. One about a task says nothing of the call, which has begun.
+func (t *calledTasks) notTaken(in backend.Inbound, why error) {
+	begun := in.Method == protocol.MethodTaskGet || in.Method == protocol.MethodTaskResult
+	if !begun || !t.own.answer(newError(in.ID, protocol.CodeOutcomeUnknown, "%s: %v", protocol.TextOutcomeUnknown, why)) {
+		answerNotTaken(in, why, t.own, t.sink)
+	}
 }
 
 // close stops polling, and the timers of our own requests.
@@ -340,11 +349,15 @@ func (t *calledTasks) follow(call *taskCall, task []byte) {
 
 // polled takes a status.
 func (t *calledTasks) polled(call *taskCall, m jsonrpc.Message) {
-	if m.Error != nil {
-		t.end(call, m)
+	if m.Error == nil {
+		t.follow(call, m.Result)
 		return
 	}
-	t.follow(call, m.Result)
+	if string(jsonrpc.Field(m.Error, "code")) != strconv.Itoa(protocol.CodeOutcomeUnknown) {
+		m = newError(m.ID, protocol.CodeOutcomeUnknown, "%s: the server does not tell of the task: %s",
+			protocol.TextOutcomeUnknown, jsonrpc.String(jsonrpc.Field(m.Error, "message")))
+	}
+	t.end(call, m)
 }
 
 // end answers a call with the result or the error of its task.
