@@ -133,7 +133,10 @@ func (t *task) poll() error {
 	switch status {
 	case "working":
 	case "input_required":
-		t.ask(jsonrpc.Field(m.Result, "inputRequests"))
+		if !t.ask(jsonrpc.Field(m.Result, "inputRequests")) {
+			t.cancel()
+			return final("the task asks for more than %d inputs", mostInputs)
+		}
 	case "completed":
 		result := jsonrpc.Field(m.Result, "result")
 		if result == nil {
@@ -186,12 +189,16 @@ func (k *call) meta() []byte {
 }
 
 // ask gives the host the input requests of the task that it has not got yet. Each
-// response goes to the server as soon as it is there.
-func (t *task) ask(requests []byte) {
+// response goes to the server as soon as it is there. It reports false if there are too many.
+func (t *task) ask(requests []byte) (ok bool) {
 	k := t.k
+	ok = true
 	jsonrpc.Each(requests, func(name, rq []byte) {
 		key := string(name)
-		if _, again := t.asked[key]; again || len(t.asked) >= mostInputs {
+		if _, again := t.asked[key]; again {
+			return
+		}
+		if ok = len(t.asked) < mostInputs; !ok {
 			return
 		}
 		t.asked[key] = struct{}{}
@@ -215,6 +222,7 @@ func (t *task) ask(requests []byte) {
 			}
 		})
 	})
+	return ok
 }
 
 // cancel tells the server that no caller waits for the task any more.
