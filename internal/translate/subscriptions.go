@@ -229,6 +229,7 @@ func (c *modernServer) watched(id string, agreed []byte) {
 		told[uri] = true
 	}
 	old := c.changes.current
+	missed := old == nil && c.changes.agreed
 	c.changes.current, c.changes.next = w, nil
 	w.vain = f.empty()
 	c.changes.agreed = c.changes.agreed || !w.vain
@@ -236,7 +237,9 @@ func (c *modernServer) watched(id string, agreed []byte) {
 	settled := c.changes.settle(w.uris)
 	timer := w.timer
 	for _, in := range settled {
-		if uri := jsonrpc.String(jsonrpc.Field(in.Params, "uri")); !told[uri] {
+		uri := jsonrpc.String(jsonrpc.Field(in.Params, "uri"))
+		f.drop(uri) // the client has just asked for it
+		if !told[uri] {
 			delete(c.changes.wanted, uri)
 		}
 	}
@@ -251,7 +254,25 @@ func (c *modernServer) watched(id string, agreed []byte) {
 			c.sink.Emit(in.Call, newError(in.ID, jsonrpc.CodeInvalidParams, "%s: the server does not tell of changes of %s", in.Method, uri))
 		}
 	}
+	if missed {
+		c.mayHaveChanged(&f)
+	}
 	if again {
 		c.renew(backend.Inbound{})
+	}
+}
+
+// mayHaveChanged tells the client that all that a filter lets through may have changed while no listen was heard.
+func (c *modernServer) mayHaveChanged(f *filter) {
+	tell := func(method string, is bool, params []byte) {
+		if is {
+			c.sink.EmitUnrelated(newRequest(nil, method, params))
+		}
+	}
+	tell(protocol.MethodToolsListChanged, f.Tools, nil)
+	tell(protocol.MethodPromptsListChanged, f.Prompts, nil)
+	tell(protocol.MethodResourcesListChanged, f.Resources, nil)
+	for _, uri := range f.URIs {
+		tell(protocol.MethodResourceUpdated, true, jsonrpc.Object("uri", uri))
 	}
 }
