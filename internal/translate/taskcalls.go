@@ -33,6 +33,7 @@ type calledTasks struct {
 
 	mu       sync.Mutex
 	listing  tasksListing
+	changed  bool                 // the server has said that its tools have changed, since they are being listed
 	required map[string]bool      // tools that are called as tasks only
 	pages    *protocol.Pages      // of the list of tools that is being read
 	waiting  []backend.Inbound    // calls, until the tools are listed, and cancellations of them
@@ -165,7 +166,7 @@ func (t *calledTasks) deliver(in backend.Inbound) error {
 	if t.listing != listedTools {
 		t.waiting = append(t.waiting, in)
 		begins := t.listing == unlisted
-		t.listing = listing
+		t.listing, t.changed = listing, t.changed && !begins
 		t.mu.Unlock()
 		if begins {
 			t.list(in, nil)
@@ -225,6 +226,9 @@ func (t *calledTasks) release() {
 		t.mu.Lock()
 		if len(t.waiting) == 0 {
 			t.waiting, t.listing = nil, listedTools
+			if t.changed {
+				t.listing = unlisted
+			}
 			t.mu.Unlock()
 			return
 		}
@@ -431,7 +435,7 @@ func (t *calledTasks) takes(m jsonrpc.Message) bool {
 	}
 	if m.Kind == jsonrpc.Notification && m.Method == protocol.MethodToolsListChanged {
 		t.mu.Lock()
-		if t.listing == listedTools {
+		if t.changed = true; t.listing == listedTools {
 			t.listing = unlisted
 		}
 		t.mu.Unlock()

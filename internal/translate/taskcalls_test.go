@@ -69,6 +69,29 @@ func TestTaskCalls(t *testing.T) {
 	h.expect(nil, `{"jsonrpc":"2.0","method":"notifications/tasks/status","params":{"taskId":"theirs"}}`)
 }
 
+// Tools that change while they are listed are listed again before the next call.
+func TestTaskCallToolsChange(t *testing.T) {
+	t.Parallel()
+	h, s := needsTasks(t)
+	s.mu.Lock()
+	s.answer = nil
+	s.mu.Unlock()
+	const list = `{"jsonrpc":"2.0","id":ID,"method":"tools/list","params":{}}`
+	const changed = `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`
+	const plain = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"plain"}}`
+	a := &call{"a"}
+	h.deliver(a, plain)
+	id := s.hears(list)
+	s.say(nil, changed)
+	h.expect(nil, changed)
+	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"plain"}]}}`, id))
+	s.hears(plain)
+	h.deliver(a, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"slow"}}`)
+	id = s.hears(list)
+	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"slow","execution":{"taskSupport":"required"}}]}}`, id))
+	s.hears(`{"jsonrpc":"2.0","id":ID,"method":"tools/call","params":{"name":"slow","task":{}}}`)
+}
+
 // What fails is the response to the call.
 func TestTaskCallFails(t *testing.T) {
 	t.Parallel()
