@@ -503,6 +503,30 @@ type repeatedCall struct{ call }
 
 func (*repeatedCall) Repeated() bool { return true }
 
+// A lane whose process has ended just when it had begun has none of its calls.
+func TestLaneThatEndsAtOnce(t *testing.T) {
+	t.Parallel()
+	inCrowd(t, func(t *testing.T, c *crowd) {
+		synctest.Wait()
+		l := c.conn.(*legacyServer).out.conn.(*lanes)
+		for range 50 {
+			ln := &lane{of: l, calls: make(map[string]*laneCall), answer: make(chan jsonrpc.Message, 1), ended: make(chan struct{})}
+			ln.out.failed, ln.out.log = ln.failed, quiet
+			ln.out.open(&opened{sink: ln, deaf: true})
+			waits := &laneCall{in: backend.Inbound{Message: newRequest([]byte("9"), "tools/call", nil)}, unsent: true}
+			l.mu.Lock()
+			ln.calls["9"] = waits
+			ln.answer <- newResult([]byte("0"), nil)
+			ln.end(errors.New("it has ended"))
+			l.mu.Unlock()
+			if err := ln.initialized(t.Context(), waits.in); err == nil || !waits.unsent {
+				t.Fatalf("it goes on (%v), and its call is sent: %v", err, !waits.unsent)
+			}
+			ln.out.stop()
+		}
+	})
+}
+
 // A call waits for another one no longer than until the server has not taken that.
 func TestCallThatIsNotTaken(t *testing.T) {
 	t.Parallel()
