@@ -1,6 +1,8 @@
 package client_test
 
 import (
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -113,5 +115,35 @@ func TestModernResumeRound(t *testing.T) {
 	defer mu.Unlock()
 	if len(unsaved) > 0 {
 		t.Errorf("sent under keys that the state did not have: %q", unsaved)
+	}
+}
+
+// A Conn that continues a modern call of another one resumes it as that one would have: from the last event, and the host sees
+// no policy.
+func TestModernResumeRestored(t *testing.T) {
+	t.Parallel()
+	s := newModernServer(t, func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message, n int) {
+		if n == 1 {
+			w.Header().Set("Content-Type", "text/event-stream")
+			fmt.Fprintf(w, "id: 6\ndata: %s\n\n", `{"jsonrpc":"2.0","method":"notifications/requests/resumePolicy","params":{"requestId":1,"resumeToken":"secret"}}`)
+			fmt.Fprintf(w, "id: 7\ndata: %s\n\n", `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}`)
+			_ = http.NewResponseController(w).Flush()
+			cut()
+		}
+		event(w, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"complete"}}`, m.ID)
+	})
+	declared := strings.Replace(taskCall, `"io.modelcontextprotocol/clientCapabilities":{}`, `"io.modelcontextprotocol/clientCapabilities":{"extensions":{"holdfast/resumableRequests":{}}}`, 1)
+	c := newRaw(t, s.url, client.Options{State: &client.State{URL: s.url, Calls: []client.CallState{
+		{ID: json.RawMessage("1"), Method: "tools/call", Token: "secret", LastEventID: "5", Request: json.RawMessage(declared)},
+	}}})
+	if m := c.answer("1"); m.Error != nil {
+		t.Errorf("%s", m.Raw)
+	}
+	again := s.got("requests/resume")
+	if len(again) != 2 || again[0].header.Get("Last-Event-ID") != "5" || again[1].header.Get("Last-Event-ID") != "7" {
+		t.Errorf("resumed %d times", len(again))
+	}
+	if n := c.heard["notifications/requests/resumePolicy"]; n != 0 || c.heard["notifications/message"] != 1 {
+		t.Errorf("the host hears %v", c.heard)
 	}
 }
