@@ -147,3 +147,26 @@ func TestModernResumeRestored(t *testing.T) {
 		t.Errorf("the host hears %v", c.heard)
 	}
 }
+
+// The input of a round is not sent with the next one, also where another Conn has begun the call.
+func TestRoundRestored(t *testing.T) {
+	t.Parallel()
+	s := newModernServer(t, func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message, _ int) {
+		if m.Method == "requests/resume" {
+			event(w, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"input_required","requestState":"later"}}`, m.ID)
+			return
+		}
+		answerJSON(w, 200, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"complete"}}`, m.ID)
+	})
+	const round = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","inputResponses":{"a":{}},"requestState":"now",` + meta + `}}`
+	c := newRaw(t, s.url, client.Options{AskHost: true, State: &client.State{URL: s.url, Calls: []client.CallState{
+		{ID: json.RawMessage("1"), Method: "tools/call", Token: "secret", Request: json.RawMessage(round)},
+	}}})
+	if m := c.answer("1"); m.Error != nil {
+		t.Errorf("%s", m.Raw)
+	}
+	calls := s.got("tools/call")
+	if len(calls) != 1 || jsonrpc.String(jsonrpc.Field(calls[0].Params, "requestState")) != "later" || jsonrpc.Field(calls[0].Params, "inputResponses") != nil {
+		t.Errorf("%d requests: %s", len(calls), calls[0].Raw)
+	}
+}
