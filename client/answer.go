@@ -343,7 +343,7 @@ func (a *answer) message(m jsonrpc.Message) error {
 				return nil
 			}
 		case protocol.MethodCancelled:
-			k.c.requests.withdrawn(jsonrpc.Field(m.Params, "requestId"))
+			m = k.c.requests.withdrawn(m)
 		}
 		if !k.c.goesBack(k, m) {
 			k.c.deliver(k, m)

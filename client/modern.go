@@ -275,10 +275,13 @@ func (k *call) listAgain() error {
 }
 
 // withoutToken returns a _meta without the progress token, which belongs to one request.
-func withoutToken(meta []byte) []byte {
-	rest := append(make([]byte, 0, len(meta)), '{')
-	if !jsonrpc.Each(meta, func(name, value []byte) {
-		if string(name) == "progressToken" {
+func withoutToken(meta []byte) []byte { return without(meta, "progressToken") }
+
+// without returns an object without some of its members.
+func without(object []byte, names ...string) []byte {
+	rest := append(make([]byte, 0, len(object)), '{')
+	if !jsonrpc.Each(object, func(name, value []byte) {
+		if slices.Contains(names, string(name)) {
 			return
 		}
 		if len(rest) > 1 {
@@ -286,7 +289,7 @@ func withoutToken(meta []byte) []byte {
 		}
 		rest = append(append(append(rest, jsonrpc.Quote(string(name))...), ':'), value...)
 	}) {
-		return meta
+		return object
 	}
 	return append(rest, '}')
 }

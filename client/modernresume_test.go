@@ -1,8 +1,12 @@
 package client_test
 
 import (
+	"encoding/json"
+	"fmt"
 	"net/http"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"holdfast/client"
@@ -61,5 +65,108 @@ func TestModernResume(t *testing.T) {
 	c.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
 	if params := <-cancelled; !strings.Contains(params, `"requestId":2`) || !strings.Contains(params, "secret") {
 		t.Errorf("cancelled with %s", params)
+	}
+}
+
+// A call that is made again with the host's input is another request: it is found by its own token and key, and not by those of
+// the request that was answered with a question.
+func TestModernResumeRound(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var saved []string // the keys of the calls in the state
+	var unsaved []string
+	s := newModernServer(t, func(w http.ResponseWriter, r *http.Request, m jsonrpc.Message, n int) {
+		switch m.Method {
+		case "server/discover":
+			answerJSON(w, 200, `{"jsonrpc":"2.0","id":%s,"result":{"supportedVersions":["2026-07-28"],"capabilities":{"experimental":{"holdfast/idempotencyKey":{}},"extensions":{"holdfast/resumableRequests":{}}}}}`, m.ID)
+		case "tools/call":
+			mu.Lock()
+			if key := strings.Trim(r.Header.Get("Idempotency-Key"), `"`); !slices.Contains(saved, key) {
+				unsaved = append(unsaved, key)
+			}
+			mu.Unlock()
+			event(w, `{"jsonrpc":"2.0","method":"notifications/requests/resumePolicy","params":{"requestId":%s,"resumeToken":"round%d"}}`, m.ID, n)
+			if n == 2 {
+				cut()
+			}
+			event(w, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"input_required","inputRequests":{"a":{"method":"roots/list"}}}}`, m.ID)
+		case "requests/resume":
+			event(w, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"complete","of":%s}}`, m.ID, jsonrpc.Field(m.Params, "resumeToken"))
+		}
+	})
+	var c *raw
+	c = newRaw(t, s.url, client.Options{AskHost: true, Changed: func() {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, one := range c.State().Calls {
+			saved = append(saved, one.Key)
+		}
+	}})
+	c.send(`{"jsonrpc":"2.0","id":0,"method":"server/discover","params":{` + meta + `}}`)
+	c.answer("0")
+	c.send(taskCall)
+	asked := c.until(func(m jsonrpc.Message) bool { return m.Kind != jsonrpc.Notification })
+	c.send(`{"jsonrpc":"2.0","id":%s,"result":{"roots":[]}}`, asked.ID)
+	m := c.until(func(m jsonrpc.Message) bool { return m.Kind != jsonrpc.Notification })
+	if got := jsonrpc.String(jsonrpc.Field(m.Result, "of")); got != "round2" || len(s.got("tools/call")) != 2 {
+		t.Errorf("%s, after %d requests", m.Raw, len(s.got("tools/call")))
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(unsaved) > 0 {
+		t.Errorf("sent under keys that the state did not have: %q", unsaved)
+	}
+}
+
+// A Conn that continues a modern call of another one resumes it as that one would have: from the last event, and the host sees
+// no policy.
+func TestModernResumeRestored(t *testing.T) {
+	t.Parallel()
+	s := newModernServer(t, func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message, n int) {
+		if n == 1 {
+			w.Header().Set("Content-Type", "text/event-stream")
+			fmt.Fprintf(w, "id: 6\ndata: %s\n\n", `{"jsonrpc":"2.0","method":"notifications/requests/resumePolicy","params":{"requestId":1,"resumeToken":"secret"}}`)
+			fmt.Fprintf(w, "id: 7\ndata: %s\n\n", `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}`)
+			_ = http.NewResponseController(w).Flush()
+			cut()
+		}
+		event(w, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"complete"}}`, m.ID)
+	})
+	declared := strings.Replace(taskCall, `"io.modelcontextprotocol/clientCapabilities":{}`, `"io.modelcontextprotocol/clientCapabilities":{"extensions":{"holdfast/resumableRequests":{}}}`, 1)
+	c := newRaw(t, s.url, client.Options{State: &client.State{URL: s.url, Calls: []client.CallState{
+		{ID: json.RawMessage("1"), Method: "tools/call", Token: "secret", LastEventID: "5", Request: json.RawMessage(declared)},
+	}}})
+	if m := c.answer("1"); m.Error != nil {
+		t.Errorf("%s", m.Raw)
+	}
+	again := s.got("requests/resume")
+	if len(again) != 2 || again[0].header.Get("Last-Event-ID") != "5" || again[1].header.Get("Last-Event-ID") != "7" {
+		t.Errorf("resumed %d times", len(again))
+	}
+	if n := c.heard["notifications/requests/resumePolicy"]; n != 0 || c.heard["notifications/message"] != 1 {
+		t.Errorf("the host hears %v", c.heard)
+	}
+}
+
+// The input of a round is not sent with the next one, also where another Conn has begun the call.
+func TestRoundRestored(t *testing.T) {
+	t.Parallel()
+	s := newModernServer(t, func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message, _ int) {
+		if m.Method == "requests/resume" {
+			event(w, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"input_required","requestState":"later"}}`, m.ID)
+			return
+		}
+		answerJSON(w, 200, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"complete"}}`, m.ID)
+	})
+	const round = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","inputResponses":{"a":{}},"requestState":"now",` + meta + `}}`
+	c := newRaw(t, s.url, client.Options{AskHost: true, State: &client.State{URL: s.url, Calls: []client.CallState{
+		{ID: json.RawMessage("1"), Method: "tools/call", Token: "secret", Request: json.RawMessage(round)},
+	}}})
+	if m := c.answer("1"); m.Error != nil {
+		t.Errorf("%s", m.Raw)
+	}
+	calls := s.got("tools/call")
+	if len(calls) != 1 || jsonrpc.String(jsonrpc.Field(calls[0].Params, "requestState")) != "later" || jsonrpc.Field(calls[0].Params, "inputResponses") != nil {
+		t.Errorf("%d requests: %s", len(calls), calls[0].Raw)
 	}
 }

@@ -85,9 +85,9 @@ func (c *Conn) Status(ctx context.Context, call CallState) (Status, error) {
 
 // policy notes the resume policy of a call (SEP-975). It reports whether to hide the policy from the host.
 func (k *call) policy(m jsonrpc.Message) bool {
-	token := jsonrpc.String(jsonrpc.Field(m.Params, "resumeToken"))
+	token, of := jsonrpc.String(jsonrpc.Field(m.Params, "resumeToken")), jsonrpc.Field(m.Params, "requestId")
 	k.mu.Lock()
-	if token != "" && len(token) <= mostWay && sameID(jsonrpc.Field(m.Params, "requestId"), k.id) {
+	if token != "" && len(token) <= mostWay && (sameID(of, k.id) || sameID(of, k.wire)) {
 		k.ways.token, k.ways.refused[attemptToken] = token, false
 	}
 	k.mu.Unlock()

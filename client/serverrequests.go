@@ -57,6 +57,9 @@ func (s *serverRequests) add(k *call, m *jsonrpc.Message, newID func() []byte) (
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, old := s.stale[key]; old {
+		if other := s.renamed(key); other != "" && s.open[other].call == k {
+			return false, false // the host has it
+		}
 		rq.id, m.ID = m.ID, newID()
 		m.Raw = m.WithID(m.ID)
 		key = string(m.ID)
@@ -186,12 +189,31 @@ func (s *serverRequests) takesReply() bool {
 	return true
 }
 
-// withdrawn forgets a request that the server has taken back.
-func (s *serverRequests) withdrawn(id []byte) {
+// renamed returns the key of the request that the server knows by an id, and the host by another one; "" if there is none. s.mu is held.
+func (s *serverRequests) renamed(id string) string {
+	for key, rq := range s.open {
+		if rq.id != nil && string(jsonrpc.Key(rq.id)) == id {
+			return key
+		}
+	}
+	return ""
+}
+
+// withdrawn forgets a request that the server has taken back by the notification m. It returns m with the id that the host knows.
+func (s *serverRequests) withdrawn(m jsonrpc.Message) jsonrpc.Message {
+	id := jsonrpc.Field(m.Params, "requestId")
+	s.mu.Lock()
+	if other := s.renamed(string(jsonrpc.Key(id))); other != "" {
+		id = []byte(other)
+		m.Raw, _ = jsonrpc.Set(m.Raw, id, "params", "requestId")
+		m = protocol.Parsed(m.Raw, m)
+	}
+	s.mu.Unlock()
 	if rq := s.take(id); rq != nil && rq.call != nil {
 		rq.call.turns.settled(nil)
 		rq.call.settle()
 	}
+	return m
 }
 
 // reply sends the host's reply to a request of the server. A second reply is dropped.

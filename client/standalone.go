@@ -321,7 +321,7 @@ func (c *Conn) notification(k *call, m jsonrpc.Message) {
 			return
 		}
 	case protocol.MethodCancelled:
-		c.requests.withdrawn(jsonrpc.Field(m.Params, "requestId"))
+		m = c.requests.withdrawn(m)
 	}
 	if !c.goesBack(k, m) {
 		c.deliver(k, m)

@@ -137,6 +137,7 @@ func (c *Conn) restoredCall(old CallState) *call {
 	if k.key != "" {
 		k.body = canonical(k.body) // it may have been indented since
 	}
+	k.declared = k.isModern() && jsonrpc.Field(k.body, "params", "_meta", protocol.MetaClientCapabilities, "extensions", protocol.ExtensionResume) != nil
 	k.drivesTasks = c.opts.Tasks || old.Task != ""
 	if old.Task != "" {
 		k.becomes(old.Task)

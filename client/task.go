@@ -133,7 +133,10 @@ func (t *task) poll() error {
 	switch status {
 	case "working":
 	case "input_required":
-		t.ask(jsonrpc.Field(m.Result, "inputRequests"))
+		if !t.ask(jsonrpc.Field(m.Result, "inputRequests")) {
+			t.cancel()
+			return final("the task asks for more than %d inputs", mostInputs)
+		}
 	case "completed":
 		result := jsonrpc.Field(m.Result, "result")
 		if result == nil {
@@ -186,12 +189,16 @@ func (k *call) meta() []byte {
 }
 
 // ask gives the host the input requests of the task that it has not got yet. Each
-// response goes to the server as soon as it is there.
-func (t *task) ask(requests []byte) {
+// response goes to the server as soon as it is there. It reports false if there are too many.
+func (t *task) ask(requests []byte) (ok bool) {
 	k := t.k
+	ok = true
 	jsonrpc.Each(requests, func(name, rq []byte) {
 		key := string(name)
-		if _, again := t.asked[key]; again || len(t.asked) >= mostInputs {
+		if _, again := t.asked[key]; again {
+			return
+		}
+		if ok = len(t.asked) < mostInputs; !ok {
 			return
 		}
 		t.asked[key] = struct{}{}
@@ -215,6 +222,7 @@ func (t *task) ask(requests []byte) {
 			}
 		})
 	})
+	return ok
 }
 
 // cancel tells the server that no caller waits for the task any more.
@@ -254,24 +262,30 @@ func (k *call) round(result []byte) error {
 			return err
 		}
 	}
+	k.anotherRound(input, jsonrpc.Field(result, "requestState"))
+	k.c.changed() // before it is sent
+	return errNext
+}
+
+// anotherRound makes the request of the next round. No way back to the last round leads to it. input and state are JSON, or nil.
+func (k *call) anotherRound(input, state []byte) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.first == nil {
-		k.first = k.body
+		k.first, _ = jsonrpc.Set(k.body, without(jsonrpc.Field(k.body, "params"), "inputResponses", "requestState"), "params")
 	}
 	body := k.first
 	if input != nil {
 		body, _ = jsonrpc.Set(body, input, "params", "inputResponses")
 	}
-	if state := jsonrpc.Field(result, "requestState"); state != nil {
+	if state != nil {
 		body, _ = jsonrpc.Set(body, state, "params", "requestState")
 	}
 	if k.key != "" {
 		k.key = newKey() // it is another request
 	}
 	k.wire = k.c.newID()
-	k.body, k.repeats = body, repeats{}
-	return errNext
+	k.body, k.repeats, k.ways = body, repeats{}, ways{}
 }
 
 // gatherInput asks the host for each of the input requests, at the same time, and returns the

@@ -177,6 +177,21 @@ func TestTaskForgotten(t *testing.T) {
 	}
 }
 
+// A task that asks for more input than a call may ask for ends its call: its server would wait for ever.
+func TestTaskAsksTooMuch(t *testing.T) {
+	t.Parallel()
+	var asks strings.Builder
+	for i := range 1001 {
+		fmt.Fprintf(&asks, `,"%d":{"method":"roots/list"}`, i)
+	}
+	s := newTaskServer(t, `"status":"input_required","inputRequests":{`+asks.String()[1:]+`}`)
+	c := newRaw(t, s.url, client.Options{Tasks: true})
+	c.send(taskCall)
+	if m := c.answer("1"); !strings.Contains(string(m.Error), "more than 1000 inputs") || len(s.got("tasks/cancel")) != 1 {
+		t.Errorf("%s", m.Raw)
+	}
+}
+
 // The host answers a modern server's questions, and the request is made again with the answers.
 func TestRounds(t *testing.T) {
 	t.Parallel()

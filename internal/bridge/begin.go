@@ -84,7 +84,7 @@ func (b *bridge) ready() bool {
 }
 
 // hold reports whether a message must not be written yet. It is held, or dropped if too many
-// are held.
+// are held: the server gets an error for a request.
 func (b *bridge) hold(from origin, m jsonrpc.Message) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -95,8 +95,12 @@ func (b *bridge) hold(from origin, m jsonrpc.Message) bool {
 	for _, one := range b.held {
 		size += len(one.m.Raw)
 	}
-	if len(b.held) < maxHeld && size <= maxHeldBytes {
+	switch {
+	case len(b.held) < maxHeld && size <= maxHeldBytes:
 		b.held = append(b.held, heldMessage{from, m})
+	case m.Kind == jsonrpc.Request:
+		refusal := mustParse(jsonrpc.AppendError(nil, m.ID, jsonrpc.Errorf(jsonrpc.CodeServer, "the client is not ready, and too many messages wait for it")))
+		b.work.Go(func() { b.toServer(refusal, origin{}) })
 	}
 	return true
 }

@@ -143,6 +143,13 @@ func (c *conversation) deliver(revision string, host backend.Sink, m jsonrpc.Mes
 	return conn.Deliver(in)
 }
 
+// isOpen reports whether the conversation has begun.
+func (c *conversation) isOpen() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.conn != nil
+}
+
 // close ends the conversation. The next message begins another.
 func (c *conversation) close() {
 	c.mu.Lock()
@@ -172,9 +179,23 @@ func (b *bridge) fromHost(ctx context.Context, m jsonrpc.Message) {
 	case isModern(m):
 		b.eras.modern.request(m)
 	case m.Method == protocol.MethodCancelled && b.eras.modern.cancel(jsonrpc.Field(m.Params, "requestId")):
+	case b.strays(m):
 	default:
 		b.eras.legacy.say(ctx, m)
 	}
+}
+
+// strays reports whether a message is of no conversation: a modern host has sent it, such as the cancellation of a request that has
+// its response. It must not open a legacy conversation, which would get the server's messages. strays answers a ping.
+func (b *bridge) strays(m jsonrpc.Message) bool {
+	switch {
+	case !b.eras.modern.isUsed() || b.eras.legacy.conversation.isOpen():
+		return false
+	case m.Kind == jsonrpc.Request && m.Method == protocol.MethodPing:
+		b.host.write(jsonrpc.AppendResult(nil, m.ID, nil))
+		return true
+	}
+	return m.Kind != jsonrpc.Request
 }
 
 // isModern reports whether a message is a request of a modern host.

@@ -141,6 +141,14 @@ func (l *attempt) forget() {
 	l.s.keep(r)
 }
 
+// failed returns the error of a login that the authorization server has refused. It forgets a client that the authorization server does not know.
+func (l *attempt) failed(err error) error {
+	if says(err, "invalid_client", "unauthorized_client") {
+		l.forget()
+	}
+	return fmt.Errorf("no login at %s: %w", l.s.server.Host, err)
+}
+
 // invite asks the user to log in. again says that another process has opened the browser.
 func (l *attempt) invite(p pending, again bool) {
 	s := l.s
@@ -259,10 +267,7 @@ func (l *attempt) exchange(ctx context.Context, p pending, q url.Values) (record
 	}
 	t, granted, err := l.s.ask(ctx, l.r.Client, l.r.Places, l.r.Issuer, l.r.Resource, form, l.bound)
 	if err != nil {
-		if says(err, "invalid_client", "unauthorized_client") {
-			l.forget()
-		}
-		return record{}, fmt.Errorf("no login at %s: %w", l.s.server.Host, err)
+		return record{}, l.failed(err)
 	}
 	return l.done(l.r, t, granted), nil
 }

@@ -33,7 +33,7 @@ func (l *attempt) device(ctx context.Context) (record, error) {
 		Interval json.RawMessage `json:"interval"`
 	}
 	if err := s.post(ctx, l.at.device, l.r.Client, l.r.Places, l.r.Issuer, form, nil, &got); err != nil {
-		return record{}, fmt.Errorf("no login at %s: %w", s.server.Host, err)
+		return record{}, l.failed(err)
 	}
 	if got.Code == "" || got.User == "" || !safe(got.URI) {
 		return record{}, fmt.Errorf("no login at %s: the authorization server gives no code for a device", s.server.Host)
@@ -64,7 +64,7 @@ func (l *attempt) device(ctx context.Context) (record, error) {
 		case passes(err):
 			every = min(2*every, time.Minute)
 		default:
-			return record{}, fmt.Errorf("no login at %s: %w", s.server.Host, err)
+			return record{}, l.failed(err)
 		}
 	}
 }

@@ -213,6 +213,10 @@ func (w *world) authorization(rw http.ResponseWriter, r *http.Request) {
 		}
 	case "/device":
 		w.counts["device"]++
+		if _, ok := w.clients[r.Form.Get("client_id")]; !ok {
+			answer(rw, 401, map[string]any{"error": "invalid_client"})
+			return
+		}
 		code := "device-" + rand.Text()
 		w.pending[code] = make(chan struct{})
 		w.codes[code] = grant{client: r.Form.Get("client_id"), scope: r.Form.Get("scope")}

@@ -317,6 +317,41 @@ func TestDevice(t *testing.T) {
 	w.counted(map[string]int{"device": 1, "authorized": 0})
 }
 
+// An authorization server that has forgotten a client of devices gets another one at the next login.
+func TestDeviceForgotten(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.meta = map[string]any{"device_authorization_endpoint": w.Issuer + "/device"}
+	dir := t.TempDir()
+	for _, want := range []string{"x", "", "x"} {
+		s := w.source(dir, func(o *login.Options) {
+			o.Open = nil
+			o.Tell = func(text string) {
+				if strings.Contains(text, "ABCD-1234") {
+					w.do(func() {
+						for _, code := range w.pending {
+							close(code)
+						}
+					})
+				}
+			}
+		})
+		if got := w.host(s).call("x"); got != want && (want != "" || !strings.Contains(got, "invalid_client")) {
+			t.Errorf("%q", got)
+		}
+		s.Close()
+		if want == "" {
+			continue
+		}
+		w.do(func() {
+			clear(w.clients)
+			clear(w.access)
+			clear(w.refresh)
+			clear(w.pending)
+		})
+	}
+}
+
 // A machine logs in with its secret or its key, and again when its token has expired.
 func TestCredentials(t *testing.T) {
 	t.Parallel()

@@ -241,6 +241,7 @@ func (l *lanes) take(in backend.Inbound) (taken bool, _ error) {
 		if err != nil {
 			l.mu.Lock()
 			delete(ln.calls, key(in.ID))
+			ln.free()
 			l.mu.Unlock()
 		}
 		return true, err
@@ -522,6 +523,9 @@ func (ln *lane) initialized(ctx context.Context, in backend.Inbound) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if ln.over { // just now
+		return ln.why
+	}
 	ln.out.later(about(in, newRequest(nil, protocol.MethodInitialized, nil)))
 	if l.level != nil {
 		ln.out.later(about(in, newRequest(l.ids.Next(), protocol.MethodSetLevel, l.level)))

@@ -503,6 +503,74 @@ type repeatedCall struct{ call }
 
 func (*repeatedCall) Repeated() bool { return true }
 
+// A lane whose process has ended just when it had begun has none of its calls.
+func TestLaneThatEndsAtOnce(t *testing.T) {
+	t.Parallel()
+	inCrowd(t, func(t *testing.T, c *crowd) {
+		synctest.Wait()
+		l := c.conn.(*legacyServer).out.conn.(*lanes)
+		for range 50 {
+			ln := &lane{of: l, calls: make(map[string]*laneCall), answer: make(chan jsonrpc.Message, 1), ended: make(chan struct{})}
+			ln.out.failed, ln.out.log = ln.failed, quiet
+			ln.out.open(&opened{sink: ln, deaf: true})
+			waits := &laneCall{in: backend.Inbound{Message: newRequest([]byte("9"), "tools/call", nil)}, unsent: true}
+			l.mu.Lock()
+			ln.calls["9"] = waits
+			ln.answer <- newResult([]byte("0"), nil)
+			ln.end(errors.New("it has ended"))
+			l.mu.Unlock()
+			if err := ln.initialized(t.Context(), waits.in); err == nil || !waits.unsent {
+				t.Fatalf("it goes on (%v), and its call is sent: %v", err, !waits.unsent)
+			}
+			ln.out.stop()
+		}
+	})
+}
+
+// A call waits for another one no longer than until the server has not taken that.
+func TestCallThatIsNotTaken(t *testing.T) {
+	t.Parallel()
+	inCrowd(t, func(t *testing.T, c *crowd) {
+		synctest.Wait()
+		l := c.conn.(*legacyServer).out.conn.(*lanes)
+		l.habits.ask()
+		l.most = 0
+		refuse := &refusing{Conn: l.main.out.conn, now: make(chan error)}
+		l.main.out.conn = refuse
+		failed := make(chan error)
+		go func() {
+			failed <- c.conn.Deliver(backend.Inbound{Message: mcptest.Parse(modernRequest("1", "tools/call", `"name":"a"`, "")), Call: &call{"1"}})
+		}()
+		synctest.Wait()
+		c.calls("2", "a")
+		if at := c.where("2"); at >= 0 {
+			t.Errorf("the server has both calls")
+		}
+		refuse.now <- errors.New("full")
+		if err := <-failed; err == nil {
+			t.Error("the first call was taken")
+		}
+		if at := c.where("2"); at != 0 {
+			t.Error("the second call waits on")
+		}
+		c.server.all[0].answers("2")
+		c.next()
+	})
+}
+
+// A refusing conn does not take the request 1, once it is told so.
+type refusing struct {
+	backend.Conn
+	now chan error
+}
+
+func (r *refusing) Deliver(in backend.Inbound) (err error) {
+	if string(in.ID) == "1" {
+		return <-r.now
+	}
+	return r.Conn.Deliver(in)
+}
+
 // Calls that run again begin at the same time: each has a process of its own, as long as there are places.
 func TestCallsAfterTakeOver(t *testing.T) {
 	t.Parallel()

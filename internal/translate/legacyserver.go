@@ -41,6 +41,7 @@ type legacyServer struct {
 	begun func()
 	// refusals are the refusals of initialize by this server, in all conversations.
 	refusals *refusals
+	asks     sync.WaitGroup // calls of initializeNext
 
 	mu       sync.Mutex
 	phase    phase
@@ -134,7 +135,7 @@ func (c *legacyServer) Deliver(in backend.Inbound) error {
 	switch c.phase {
 	case idle:
 		c.waiting = append(c.waiting, in)
-		if in.Kind != jsonrpc.Request || in.Call == nil && !ofClient(in.Params) { // a request of Holdfast's own may know no client
+		if !begins(in) {
 			c.mu.Unlock()
 			return nil
 		}
@@ -154,6 +155,11 @@ func (c *legacyServer) Deliver(in backend.Inbound) error {
 	return c.serve(in, c.out.Deliver)
 }
 
+// begins reports whether the server may be initialized for a message. A request of Holdfast's own may know no client.
+func begins(in backend.Inbound) bool {
+	return in.Kind == jsonrpc.Request && (in.Call != nil || ofClient(in.Params))
+}
+
 // ofClient reports whether a request names its client. A request of Holdfast's own does if it is made for a
 // client's request, which may wait for its answer.
 func ofClient(params []byte) bool {
@@ -167,6 +173,7 @@ func (c *legacyServer) Close() error {
 	c.phase = over
 	c.stopTimers()
 	c.mu.Unlock()
+	defer c.asks.Wait() // the end of the server's conversation ends them
 	return c.out.Close()
 }
 
@@ -237,14 +244,36 @@ func (c *legacyServer) initialize(in backend.Inbound) error {
 	c.own.drop(id)
 	c.mu.Lock()
 	c.stopTimers()
+	if c.phase != opening {
+		c.mu.Unlock()
+		return err
+	}
+	c.waiting = slices.DeleteFunc(c.waiting, func(other backend.Inbound) bool { return key(other.ID) == key(in.ID) })
+	if at := slices.IndexFunc(c.waiting, begins); at >= 0 {
+		next := c.waiting[at]
+		c.asks.Go(func() { c.initializeNext(next) })
+		c.mu.Unlock()
+		return err
+	}
 	c.phase = idle
-	waiting := slices.DeleteFunc(c.waiting, func(other backend.Inbound) bool { return key(other.ID) == key(in.ID) })
+	waiting := c.waiting
 	c.waiting = nil
 	c.mu.Unlock()
 	for _, in := range waiting {
 		c.notTaken(in, err)
 	}
 	return err
+}
+
+// initializeNext initializes the server for the next request that waits, as the first one was refused: for the token of its client, for example.
+func (c *legacyServer) initializeNext(in backend.Inbound) {
+	err := c.initialize(in)
+	c.mu.Lock()
+	answered := c.phase == over // by Closed, or its client has left
+	c.mu.Unlock()
+	if err != nil && !answered {
+		c.notTaken(in, err)
+	}
 }
 
 // initialized takes the server's answer to initialize.
@@ -338,6 +367,9 @@ func (c *legacyServer) notTaken(in backend.Inbound, why error) {
 		c.forget(rq)
 	}
 	c.mu.Unlock()
+	if of, ok := in.Call.(refusable); ok {
+		of.Refused(why)
+	}
 	if of, ok := in.Call.(notTaken); ok {
 		of.NotTaken()
 	}

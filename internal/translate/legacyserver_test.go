@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"holdfast/backend"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/protocol"
 )
 
@@ -118,6 +119,50 @@ func TestHandshakeFails(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Where the first client is refused, the server is initialized for the next one that waits. If that is refused, too, its call
+// knows why before its client does: its status says that.
+func TestHandshakeNext(t *testing.T) {
+	t.Parallel()
+	s := newScript(t, backend.Legacy)
+	f := &first{s, make(chan struct{}), make(chan struct{})}
+	h := converse(t, New(f, quiet), protocol.V20260728)
+	refused := h.deliverLater(&call{"refused"}, modernRequest("1", "tools/list", "", ""))
+	<-f.came
+	next := &heard{}
+	deliver := func(id string, of backend.Call) {
+		m := mcptest.Parse(modernRequest(id, "tools/list", "", ""))
+		mcptest.Check(t, h.conn.Deliver(backend.Inbound{Message: m, Call: of}))
+	}
+	deliver("2", next)
+	s.mu.Lock()
+	s.refuse = errors.New("nor you")
+	s.mu.Unlock()
+	close(f.refuse)
+	if err := <-refused; err == nil || err.Error() != "not you" {
+		t.Errorf("the first delivery: %v", err)
+	}
+	h.expect(nil, `{"jsonrpc":"2.0","id":2,"error":{"code":-32000,"message":"tools/list was not delivered: nor you"}}`)
+	if !errors.Is(next.why, s.refuse) {
+		t.Errorf("its call heard %v", next.why)
+	}
+
+	s = newScript(t, backend.Legacy)
+	f = &first{s, make(chan struct{}), make(chan struct{})}
+	h = converse(t, New(f, quiet), protocol.V20260728)
+	refused = h.deliverLater(&call{"refused"}, modernRequest("1", "tools/list", "", ""))
+	<-f.came
+	deliver("2", &call{"a"})
+	deliver("3", &call{"a"})
+	close(f.refuse)
+	<-refused
+	id := s.hears(`{"jsonrpc":"2.0","id":ID,"method":"initialize","params":{"protocolVersion":"2025-11-25",` +
+		`"capabilities":{"elicitation":{},"roots":{},"extensions":{"x/y":{}}},"clientInfo":{"name":"c","version":"1"}}}`)
+	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, id, facts))
+	s.hears(initializedNotice)
+	s.hears(`{"jsonrpc":"2.0","id":2,"method":"tools/list","params":{}}`)
+	s.hears(`{"jsonrpc":"2.0","id":3,"method":"tools/list","params":{}}`)
 }
 
 func TestNotTaken(t *testing.T) {

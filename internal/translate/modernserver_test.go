@@ -315,6 +315,63 @@ func TestListenTorn(t *testing.T) {
 	}
 }
 
+// A server that has ended a listen, and is away when it is asked again, is asked until it is back.
+func TestListenTornForLong(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h, s := legacyConversation(t)
+		h.deliver(nil, initializedNotice)
+		id := s.hears(listens(`{"toolsListChanged":true}`))
+		s.say(nil, acknowledged(string(id), `{"toolsListChanged":true}`))
+		s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"resultType":"complete"}}`, id))
+		for i := range 3 {
+			id = s.hears(listens(`{"toolsListChanged":true}`))
+			if i == 1 {
+				time.Sleep(subscribeTimeout)
+				s.hears(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%s}}`, id))
+				continue
+			}
+			s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"out of reach"}}`, id))
+		}
+		id = s.hears(listens(`{"toolsListChanged":true}`))
+		s.say(nil, acknowledged(string(id), `{"toolsListChanged":true}`))
+		h.expect(nil, `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+		s.say(nil, `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":`+string(id)+`}}}`)
+		h.expect(nil, `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{}}`)
+	})
+}
+
+// What may have changed while no listen was heard is told: the lists and resources that the client has listened to before.
+func TestListenAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h, s := legacyConversation(t)
+		h.deliver(nil, initializedNotice)
+		s.say(nil, acknowledged(string(s.hears(listens(`{"toolsListChanged":true}`))), `{"toolsListChanged":true}`))
+		a := &call{"a"}
+		h.deliver(a, `{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"r:/1"}}`)
+		const both = `{"toolsListChanged":true,"resourceSubscriptions":["r:/1"]}`
+		id := s.hears(listens(both))
+		s.say(nil, acknowledged(string(id), both))
+		h.expect(a, `{"jsonrpc":"2.0","id":1,"result":{}}`)
+		synctest.Wait()
+		<-s.heard // the cancellation of the first listen
+		s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"resultType":"complete"}}`, id))
+		h.deliver(a, `{"jsonrpc":"2.0","id":2,"method":"resources/subscribe","params":{"uri":"r:/2"}}`)
+		const all = `{"toolsListChanged":true,"resourceSubscriptions":["r:/1","r:/2"]}`
+		s.say(nil, acknowledged(string(s.hears(listens(all))), all))
+		h.expect(a, `{"jsonrpc":"2.0","id":2,"result":{}}`)
+		h.expect(nil, `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+		h.expect(nil, updated("r:/1", ""))
+		synctest.Wait()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		for len(s.heard) > 0 {
+			<-s.heard
+		}
+	})
+}
+
 // A listen that a modern server does not acknowledge is cancelled: over HTTP each has a connection.
 func TestListenNotAcknowledged(t *testing.T) {
 	t.Parallel()

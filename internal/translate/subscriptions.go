@@ -23,7 +23,8 @@ type changes struct {
 	next    *watch          // on its way, or nil
 	again   bool            // the wanted changes are others than when next was sent
 	waiting []backend.Inbound
-	torn    int // how often the server has ended a listen since it last told of a change
+	torn    int  // how often the server has ended a listen since it last told of a change
+	agreed  bool // the server has agreed to tell of a change
 }
 
 // A watch is one subscriptions/listen.
@@ -151,6 +152,7 @@ func (c *modernServer) unwatched(w *watch, m jsonrpc.Message, in backend.Inbound
 	timer := w.timer
 	f.torn++
 	torn, vain := f.torn, w.vain
+	lost := !acknowledged && f.agreed && f.current == nil
 	c.mu.Unlock()
 	c.stop(timer)
 	if m.Error == nil && !acknowledged {
@@ -162,7 +164,7 @@ func (c *modernServer) unwatched(w *watch, m jsonrpc.Message, in backend.Inbound
 	switch {
 	case again:
 		c.renew(in)
-	case acknowledged && !vain: // a server that shuts down, or that bounds how long a listen lasts
+	case acknowledged && !vain, lost: // a server that shuts down, or is away then, or that bounds how long a listen lasts
 		c.after(min(time.Second<<min(torn, 10), time.Minute), func() { c.renew(about(in, jsonrpc.Message{})) })
 	case !acknowledged:
 		c.log.Warn("the server does not tell of changes", "error", string(m.Error))
@@ -227,13 +229,17 @@ func (c *modernServer) watched(id string, agreed []byte) {
 		told[uri] = true
 	}
 	old := c.changes.current
+	missed := old == nil && c.changes.agreed
 	c.changes.current, c.changes.next = w, nil
 	w.vain = f.empty()
+	c.changes.agreed = c.changes.agreed || !w.vain
 	again := c.changes.again
 	settled := c.changes.settle(w.uris)
 	timer := w.timer
 	for _, in := range settled {
-		if uri := jsonrpc.String(jsonrpc.Field(in.Params, "uri")); !told[uri] {
+		uri := jsonrpc.String(jsonrpc.Field(in.Params, "uri"))
+		f.drop(uri) // the client has just asked for it
+		if !told[uri] {
 			delete(c.changes.wanted, uri)
 		}
 	}
@@ -248,7 +254,25 @@ func (c *modernServer) watched(id string, agreed []byte) {
 			c.sink.Emit(in.Call, newError(in.ID, jsonrpc.CodeInvalidParams, "%s: the server does not tell of changes of %s", in.Method, uri))
 		}
 	}
+	if missed {
+		c.mayHaveChanged(&f)
+	}
 	if again {
 		c.renew(backend.Inbound{})
+	}
+}
+
+// mayHaveChanged tells the client that all that a filter lets through may have changed while no listen was heard.
+func (c *modernServer) mayHaveChanged(f *filter) {
+	tell := func(method string, is bool, params []byte) {
+		if is {
+			c.sink.EmitUnrelated(newRequest(nil, method, params))
+		}
+	}
+	tell(protocol.MethodToolsListChanged, f.Tools, nil)
+	tell(protocol.MethodPromptsListChanged, f.Prompts, nil)
+	tell(protocol.MethodResourcesListChanged, f.Resources, nil)
+	for _, uri := range f.URIs {
+		tell(protocol.MethodResourceUpdated, true, jsonrpc.Object("uri", uri))
 	}
 }

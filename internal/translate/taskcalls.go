@@ -3,6 +3,7 @@ package translate
 import (
 	"context"
 	"encoding/json"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,6 +33,7 @@ type calledTasks struct {
 
 	mu       sync.Mutex
 	listing  tasksListing
+	changed  bool                 // the server has said that its tools have changed, since they are being listed
 	required map[string]bool      // tools that are called as tasks only
 	pages    *protocol.Pages      // of the list of tools that is being read
 	waiting  []backend.Inbound    // calls, until the tools are listed, and cancellations of them
@@ -126,9 +128,17 @@ func (c *taskCaller) Closed(why error, reopen bool) {
 
 func newCalledTasks(sink backend.Sink, conn backend.Conn) *calledTasks {
 	t := &calledTasks{sink: sink, own: newOwnRequests(), required: make(map[string]bool), tasks: make(map[string]*taskCall)}
-	t.out.failed = func(in backend.Inbound, err error) { answerNotTaken(in, err, t.own, sink) }
+	t.out.failed = t.notTaken
 	t.out.open(conn)
 	return t
+}
+
+// notTaken answers a request that the server has not taken. One about a task says nothing of the call, which has begun.
+func (t *calledTasks) notTaken(in backend.Inbound, why error) {
+	begun := in.Method == protocol.MethodTaskGet || in.Method == protocol.MethodTaskResult
+	if !begun || !t.own.answer(newError(in.ID, protocol.CodeOutcomeUnknown, "%s: %v", protocol.TextOutcomeUnknown, why)) {
+		answerNotTaken(in, why, t.own, t.sink)
+	}
 }
 
 // close stops polling, and the timers of our own requests.
@@ -156,7 +166,7 @@ func (t *calledTasks) deliver(in backend.Inbound) error {
 	if t.listing != listedTools {
 		t.waiting = append(t.waiting, in)
 		begins := t.listing == unlisted
-		t.listing = listing
+		t.listing, t.changed = listing, t.changed && !begins
 		t.mu.Unlock()
 		if begins {
 			t.list(in, nil)
@@ -216,6 +226,9 @@ func (t *calledTasks) release() {
 		t.mu.Lock()
 		if len(t.waiting) == 0 {
 			t.waiting, t.listing = nil, listedTools
+			if t.changed {
+				t.listing = unlisted
+			}
 			t.mu.Unlock()
 			return
 		}
@@ -340,11 +353,15 @@ func (t *calledTasks) follow(call *taskCall, task []byte) {
 
 // polled takes a status.
 func (t *calledTasks) polled(call *taskCall, m jsonrpc.Message) {
-	if m.Error != nil {
-		t.end(call, m)
+	if m.Error == nil {
+		t.follow(call, m.Result)
 		return
 	}
-	t.follow(call, m.Result)
+	if string(jsonrpc.Field(m.Error, "code")) != strconv.Itoa(protocol.CodeOutcomeUnknown) {
+		m = newError(m.ID, protocol.CodeOutcomeUnknown, "%s: the server does not tell of the task: %s",
+			protocol.TextOutcomeUnknown, jsonrpc.String(jsonrpc.Field(m.Error, "message")))
+	}
+	t.end(call, m)
 }
 
 // end answers a call with the result or the error of its task.
@@ -418,7 +435,7 @@ func (t *calledTasks) takes(m jsonrpc.Message) bool {
 	}
 	if m.Kind == jsonrpc.Notification && m.Method == protocol.MethodToolsListChanged {
 		t.mu.Lock()
-		if t.listing == listedTools {
+		if t.changed = true; t.listing == listedTools {
 			t.listing = unlisted
 		}
 		t.mu.Unlock()

@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -68,6 +69,29 @@ func TestTaskCalls(t *testing.T) {
 	h.expect(nil, `{"jsonrpc":"2.0","method":"notifications/tasks/status","params":{"taskId":"theirs"}}`)
 }
 
+// Tools that change while they are listed are listed again before the next call.
+func TestTaskCallToolsChange(t *testing.T) {
+	t.Parallel()
+	h, s := needsTasks(t)
+	s.mu.Lock()
+	s.answer = nil
+	s.mu.Unlock()
+	const list = `{"jsonrpc":"2.0","id":ID,"method":"tools/list","params":{}}`
+	const changed = `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`
+	const plain = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"plain"}}`
+	a := &call{"a"}
+	h.deliver(a, plain)
+	id := s.hears(list)
+	s.say(nil, changed)
+	h.expect(nil, changed)
+	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"plain"}]}}`, id))
+	s.hears(plain)
+	h.deliver(a, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"slow"}}`)
+	id = s.hears(list)
+	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"slow","execution":{"taskSupport":"required"}}]}}`, id))
+	s.hears(`{"jsonrpc":"2.0","id":ID,"method":"tools/call","params":{"name":"slow","task":{}}}`)
+}
+
 // If the task fails, the response to the call is its error.
 func TestTaskCallFails(t *testing.T) {
 	t.Parallel()
@@ -82,6 +106,26 @@ func TestTaskCallFails(t *testing.T) {
 	id := s.hears(`{"jsonrpc":"2.0","id":ID,"method":"tasks/result","params":{"taskId":"T"}}`)
 	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-2,"message":"why"}}`, id))
 	h.expect(a, `{"jsonrpc":"2.0","id":2,"error":{"code":-2,"message":"why"}}`)
+}
+
+// A call that has begun as a task, and whose result cannot be had, has an unknown outcome.
+func TestTaskCallLost(t *testing.T) {
+	t.Parallel()
+	h, s := needsTasks(t)
+	a := &call{"a"}
+	const slow = `{"jsonrpc":"2.0","id":ID,"method":"tools/call","params":{"name":"slow","task":{}}}`
+	h.deliver(a, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"slow"}}`)
+	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"task":`+aTask+`}}`, s.hears(slow), "working"))
+	id := s.hears(`{"jsonrpc":"2.0","id":ID,"method":"tasks/get","params":{"taskId":"T"}}`)
+	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32602,"message":"no such task"}}`, id))
+	h.expect(a, `{"jsonrpc":"2.0","id":1,"error":{"code":-32010,"message":"outcome unknown: the server does not tell of the task: no such task"}}`)
+	h.deliver(a, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"slow"}}`)
+	made := s.hears(slow)
+	s.mu.Lock()
+	s.refuse = errors.New("gone")
+	s.mu.Unlock()
+	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"task":`+aTask+`}}`, made, "completed"))
+	h.expect(a, `{"jsonrpc":"2.0","id":2,"error":{"code":-32010,"message":"outcome unknown: gone"}}`)
 }
 
 // A cancellation of the call becomes one of its task, whether or not the task's id is known yet.

@@ -1,0 +1,54 @@
+package client_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"holdfast/client"
+	"holdfast/internal/mcptest"
+	"holdfast/jsonrpc"
+)
+
+// A server that begins its ids anew asks under the id of an older question, which the host may still answer: the host knows the
+// new one by another id. It gets it once, and hears of its withdrawal under that id.
+func TestWithdrawnUnderAnotherID(t *testing.T) {
+	t.Parallel()
+	const question = `{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":{"message":%q}}`
+	url := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		m, perr := jsonrpc.Parse(body)
+		if err != nil || perr != nil || m.Kind != jsonrpc.Request {
+			w.WriteHeader(http.StatusMethodNotAllowed)
+			return
+		}
+		if string(m.ID) == "1" {
+			event(w, question, "old")
+		} else {
+			event(w, question, "new")
+			fmt.Fprintf(w, "data: "+question+"\n\n", "new")
+			fmt.Fprint(w, "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{\"requestId\":7}}\n\n")
+		}
+		fmt.Fprintf(w, "data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{}}\n\n", m.ID)
+	}))
+	c := newRaw(t, url, client.Options{Transport: client.HTTP})
+	all := func(jsonrpc.Message) bool { return true }
+	for id := 1; id <= 2; id++ {
+		c.send(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"x"}}`, id)
+		asked := c.until(all)
+		if asked.Kind != jsonrpc.Request || (string(asked.ID) == "7") != (id == 1) {
+			t.Fatalf("call %d: the host gets %s", id, asked.Raw)
+		}
+		if id == 2 {
+			want := `{"requestId":` + string(asked.ID) + `}`
+			if m := c.until(all); !strings.Contains(string(m.Raw), want) || m.Method != "notifications/cancelled" {
+				t.Errorf("the host gets %s, want the withdrawal of %s", m.Raw, asked.ID)
+			}
+		}
+		if m := c.until(all); m.Kind != jsonrpc.Response {
+			t.Errorf("call %d: the host gets %s", id, m.Raw)
+		}
+	}
+}
