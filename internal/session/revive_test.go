@@ -67,6 +67,35 @@ func TestReviveTwice(t *testing.T) {
 	}
 }
 
+// The client of a session that begins again in a store that no other node shares finds its calls among all that it can resume.
+func TestReviveResumable(t *testing.T) {
+	t.Parallel()
+	opts := func() Options {
+		return Options{Revival: revival.New(revival.Options{Life: time.Hour, Keys: []sessionid.Key{{1}}})}
+	}
+	ann := caller.At("", "ann")
+	before := newHouse(t, opts(), nil)
+	s, err := before.New(newRequest(), ann, false, []byte(`{"protocolVersion":"2025-11-25","capabilities":{"resumableRequests":{}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := s.ID()
+	before.close()
+	h := newHouse(t, opts(), nil)
+	defer h.close()
+	if s, err = h.Revive(t.Context(), id, ann, "", ""); err != nil {
+		t.Fatal(err)
+	}
+	begin(t, s, false, request(1))
+	if all := h.Resumes().All(ann, nil, Range{}); len(all) != 1 || string(all[0].RequestID) != "1" {
+		t.Errorf("the requests that can be resumed are %v", all)
+	}
+	h.End(s)
+	if all := h.SessionsOf(ann, Range{}); len(all) != 0 {
+		t.Errorf("%d sessions are known after the end", len(all))
+	}
+}
+
 // A session that was taken over before its node had noted anything is as its id says, and gives no number a second time: the streams of calls
 // that were in flight have theirs.
 func TestReviveTakenOver(t *testing.T) {
