@@ -307,7 +307,8 @@ func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message, pass *limit.Pass)
 		if protocol.Opens(m.Method) {
 			rq.boundOpening(m.Method)
 		}
-		if m.Method == protocol.MethodInitialize && (s.backend.initialize == nil || s.taken && s.revision == "") {
+		if m.Method == protocol.MethodInitialize && (s.backend.initialize == nil || s.revision == "") { // one that has failed counts no more
+			s.held.mustKeep(-initializeCost(len(s.backend.initialize)))
 			s.takeInitialize(bytes.Clone(m.Raw), m.Params) // a copy: the session must not hold the body
 		}
 		c.begins(rq.id, m)
