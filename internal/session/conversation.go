@@ -306,6 +306,10 @@ func (s *Session) reopen(ctx context.Context, in backend.Inbound) error {
 	if ready {
 		err = s.m.deliverTo(l.conn, backend.Inbound{Message: initialized, Context: in.Context, Header: in.Header})
 	}
+	if err != nil && !panicked(err) { // a server takes no requests before that
+		l.unlink()
+		return fmt.Errorf("server did not start again: %w", err)
+	}
 	if err == nil {
 		l.setAgain(ctx, set, in)
 	}

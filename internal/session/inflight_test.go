@@ -494,3 +494,33 @@ func TestToolsOnPages(t *testing.T) {
 		})
 	}
 }
+
+// A server that is opened again is closed if it does not take notifications/initialized: it would refuse all later requests.
+func TestReopenNotInitialized(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, Options{}, nil)
+	defer h.close()
+	s := h.open("")
+	if err := s.Send(t.Context(), initialized, nil); err != nil {
+		t.Fatal(err)
+	}
+	h.desk.last().sink.Closed(errors.New("died"), true)
+	h.desk.refuses = func(in backend.Inbound) error {
+		if in.Method == initialized.Method {
+			return errors.New("not now")
+		}
+		return nil
+	}
+	c := begin(t, s, false, request(1))
+	if said := readAll(t, s, c.Number()); len(said) != 1 || !strings.Contains(said[0], "server did not start again: not now") {
+		t.Errorf("the call has said %q", said)
+	}
+	<-h.desk.last().closed
+	h.desk.refuses = nil
+	begin(t, s, false, request(2))
+	for _, want := range []string{initialized.Method, "tools/call"} {
+		if in := <-h.desk.last().in; in.Method != want {
+			t.Errorf("the server got %s, want %s", in.Method, want)
+		}
+	}
+}

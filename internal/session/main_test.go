@@ -38,8 +38,9 @@ type desk struct {
 	err   error  // of Open
 	slow  func() // what Open waits for
 
-	initialized string // the result of initialize; "": a plain one
-	mute        bool   // there is none
+	initialized string                      // the result of initialize; "": a plain one
+	refuses     func(backend.Inbound) error // what it does not take; nil: it takes all
+	mute        bool                        // there is none
 
 	listing chan struct{} // what the answer to tools/list waits for; nil: nothing
 	tools   string        // its tools
@@ -75,6 +76,11 @@ func (d *desk) last() *deskConn {
 }
 
 func (c *deskConn) Deliver(in backend.Inbound) error {
+	if c.desk.refuses != nil {
+		if err := c.desk.refuses(in); err != nil {
+			return err
+		}
+	}
 	switch in.Method {
 	case "initialize":
 		if c.desk.mute {
