@@ -524,3 +524,30 @@ func TestReopenNotInitialized(t *testing.T) {
 		}
 	}
 }
+
+// A server does not wait for the answer to a question of a call that is over, in a session of 2024-11-05, too.
+func TestQuestionOfCallThatIsOver(t *testing.T) {
+	t.Parallel()
+	for _, single := range []bool{false, true} {
+		h := newHouse(t, Options{}, nil)
+		s, err := h.New(newRequest(), caller.Principal{}, single, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2024-11-05","capabilities":{"sampling":{}}}}`)
+		c := begin(t, s, single, request(1))
+		link := h.desk.last()
+		<-link.in
+		link.say(c, `{"jsonrpc":"2.0","id":"q","method":"sampling/createMessage","params":{}}`)
+		if n := s.asked.len(); n != 1 {
+			t.Fatalf("single %v: %d questions wait", single, n)
+		}
+		link.say(c, answer(1))
+		if n := s.asked.len(); n != 0 {
+			t.Errorf("single %v: %d questions wait after the end of the call", single, n)
+		} else if in := <-link.in; string(in.ID) != `"q"` || in.Error == nil {
+			t.Errorf("single %v: the server got %s", single, in.Raw)
+		}
+		h.close()
+	}
+}
