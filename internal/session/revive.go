@@ -179,7 +179,7 @@ func (m *Manager) reviveAlone(at *Remote) (*Session, error) {
 		m.resumer(s)
 	}
 	m.store.Count(s.lease, s.tenant.name)
-	s.held.mustKeep(sessionCost + initializeCost(len(s.backend.initialize)))
+	s.held.mustKeep(sessionCost + initializeCost(len(s.backend.initialize)) + s.held.subscribedCost())
 	if s.step(sessionOpen) {
 		s.events.began()
 	}

@@ -8,8 +8,10 @@ import (
 
 	"holdfast/internal/caller"
 	"holdfast/internal/engine/memory"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/revival"
 	"holdfast/internal/sessionid"
+	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
 
@@ -93,6 +95,37 @@ func TestReviveResumable(t *testing.T) {
 	h.End(s)
 	if all := h.SessionsOf(ann, Range{}); len(all) != 0 {
 		t.Errorf("%d sessions are known after the end", len(all))
+	}
+}
+
+// Subscriptions of a session that begins again count for the memory that it holds, until its client ends them.
+func TestReviveSubscribed(t *testing.T) {
+	t.Parallel()
+	keys := revival.New(revival.Options{Life: time.Hour, Keys: []sessionid.Key{{1}}})
+	h := newHouse(t, Options{Revival: keys}, nil)
+	defer h.close()
+	held := func() int64 { return h.store.(*memory.Store).Held() }
+	s, err := h.New(newRequest(), caller.Principal{}, false, []byte(`{"protocolVersion":"2025-11-25","capabilities":{}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := s.ID()
+	h.endAs(s, sessionEnded, errors.New("it was lost"))
+	if err := keys.Note(t.Context(), s.key, time.Now(), []byte(`{"s":[{"uri":"x:a"}]}`)); err != nil {
+		t.Fatal(err)
+	}
+	if s, err = h.Revive(t.Context(), id, caller.Principal{}, "", ""); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := held(), sessionCost+subscriptionSize("x:a"); got != want {
+		t.Errorf("%d bytes are held, want %d", got, want)
+	}
+	m := mcptest.Parse(`{"jsonrpc":"2.0","id":1,"method":"resources/unsubscribe","params":{"uri":"x:a"}}`)
+	if _, err := s.Begin([]jsonrpc.Message{m}, true); err != nil {
+		t.Fatal(err)
+	}
+	if got := held(); got != sessionCost {
+		t.Errorf("%d bytes are held after the end of the subscription, want %d", got, sessionCost)
 	}
 }
 
