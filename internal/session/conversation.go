@@ -143,12 +143,17 @@ func (s *Session) deliver(ctx context.Context, in backend.Inbound) error {
 			rq, begun := s.requests.deliver(&in)
 			rq.keepListen(&in)
 			s.backend.stateful = s.backend.stateful || leavesState(&in)
-			if begun && !s.backend.settings.take(&in.Message) && !s.use.lasts.Load() && leavesMore(s, &in) {
+			sets := begun && s.backend.settings.take(&in.Message)
+			if begun && !sets && !s.use.lasts.Load() && leavesMore(s, &in) {
 				s.use.lasts.Store(true)
 			}
 			s.mu.Unlock()
 			if !begun {
 				return nil
+			}
+			if sets && s.m.shared != nil { // the next owner opens a server, too
+				s.noteSession(nil, true)
+				s.flushInBackground()
 			}
 			return s.m.deliverTo(l.conn, in)
 		}

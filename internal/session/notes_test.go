@@ -127,9 +127,12 @@ func TestSessionNoteBytes(t *testing.T) {
 	a.desk.last().say(c, response(8))
 	readAll(t, s, c.Number())
 	s.use.left.Store(true)
+	locked(s, func() {
+		s.backend.settings = settings{[]byte(`{"level":"error"}`), map[string][]byte{"x:a": []byte(`{"uri":"x:a"}`)}}
+	})
 	s.noteStored(true)
 	s.use.left.Store(false)
-	want := `{"revision":"2025-11-25","told":0,"read":[2],"rung":[1],"safe":["x"],"later":true,"left":true,"initialize":` + anInit + `}`
+	want := `{"revision":"2025-11-25","told":0,"read":[2],"rung":[1],"safe":["x"],"later":true,"left":true,"set":{"l":{"level":"error"},"s":[{"uri":"x:a"}]},"initialize":` + anInit + `}`
 	if got := string(f.noteOf(s.key, standalone)); got != want {
 		t.Errorf("%s, not\n%s", got, want)
 	}
