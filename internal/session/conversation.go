@@ -406,7 +406,7 @@ func (l *link) Closed(why error, reopen bool) {
 	}
 	l.why = why
 	conn := l.finish()
-	lost := s.requests.takeIf(func(rq *inflight) bool { return rq.sent || !reopen })
+	lost := s.requests.takeIf(func(rq *inflight) bool { return rq.sent && !rq.ours || !reopen })
 	s.asked.takeAll()
 	s.mu.Unlock()
 	l.logEnd(why, len(lost))
