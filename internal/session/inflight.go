@@ -269,7 +269,7 @@ func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message, pass *limit.Pass)
 	}
 	for m := range protocol.Requests(msgs) {
 		key := requestKey(c.guestOf(), m.ID)
-		token := jsonrpc.Field(m.Params, "_meta", "progressToken")
+		token := protocol.ProgressToken(m.Params)
 		if err := checkBounds(m, token); err != nil {
 			return refuse(err)
 		}
