@@ -174,3 +174,33 @@ func TestStrandedElsewhere(t *testing.T) {
 		t.Errorf("the request that was made again is answered %q", said)
 	}
 }
+
+// A server is not told of the end of a request that is a stranded call of another session made again: it does not have the request.
+func TestStrandedElsewhereWithdrawn(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, Options{AttachWithin: time.Hour}, nil)
+	defer h.close()
+	named := func(id int) string {
+		return strings.Replace(request(id), `"name":"x"`, `"name":"x","_meta":{"callId":"c"}`, 1)
+	}
+	s := h.open("alice")
+	first := begin(t, s, false, named(1))
+	link := h.desk.last()
+	<-link.in
+	h.flights.Strand(flightSession{s}, first.Number(), first.Like())
+	other := h.open("alice")
+	begin(t, other, false, named(2))
+	mcptest.Eventually(t, "the request to be attached", time.Minute, func() (is bool) {
+		other.requests.locked(func() { is = other.requests.all["2"].sent })
+		return is
+	})
+	if !other.CancelByOperator("2") {
+		t.Fatal("the request is not in flight")
+	}
+	if in := link.next(t, "notifications/cancelled"); string(jsonrpc.Field(in.Params, "requestId")) != "1" {
+		t.Errorf("the server of the first call was told %s", in.Raw)
+	}
+	if n := len(h.desk.last().in); n != 0 {
+		t.Errorf("the other server was told %s", (<-h.desk.last().in).Raw)
+	}
+}
