@@ -157,29 +157,43 @@ func (s *Session) deliver(ctx context.Context, in backend.Inbound) error {
 			}
 			return s.m.deliverTo(l.conn, in)
 		}
-		if opening == nil {
-			opening = make(chan struct{})
-			s.backend.opening = opening
-			s.mu.Unlock()
-			err := s.reopen(ctx, in)
-			s.mu.Lock()
-			s.backend.opening = nil
-			close(opening)
-			s.mu.Unlock()
-			if err != nil {
-				return err
-			}
-			s.learnAgain(in)
-			continue
+		s.mu.Unlock()
+		if err := s.awaitOpen(ctx, in); err != nil {
+			return err
 		}
+	}
+	return errEnded
+}
+
+// awaitOpen opens the backend again for a message, if it is closed, or waits until another goroutine has opened it. The error is that of the
+// opening, or ctx's.
+func (s *Session) awaitOpen(ctx context.Context, in backend.Inbound) error {
+	s.mu.Lock()
+	if opening := s.backend.opening; opening != nil {
 		s.mu.Unlock()
 		select {
 		case <-opening:
+			return nil
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
-	return errEnded
+	if s.backend.link != nil || s.isClosed() {
+		s.mu.Unlock()
+		return nil
+	}
+	opening := make(chan struct{})
+	s.backend.opening = opening
+	s.mu.Unlock()
+	err := s.reopen(ctx, in)
+	s.mu.Lock()
+	s.backend.opening = nil
+	close(opening)
+	s.mu.Unlock()
+	if err == nil {
+		s.learnAgain(in)
+	}
+	return err
 }
 
 // Refusal returns the [protocol.Unauthorized] with which the backend has refused the client's

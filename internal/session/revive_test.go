@@ -98,6 +98,43 @@ func TestReviveResumable(t *testing.T) {
 	}
 }
 
+// A taskService defers calls with the param "task".
+type taskService struct{ deferring }
+
+func (taskService) Defers(m *jsonrpc.Message) bool { return jsonrpc.Field(m.Params, "task") != nil }
+
+// The first request of a session that begins again may be one that a service answers or defers: it is known by then what is offered.
+func TestReviveOffers(t *testing.T) {
+	t.Parallel()
+	opts := func() Options {
+		return Options{
+			Polls: true, Services: []func(*Manager, *Options) Service{func(*Manager, *Options) Service { return taskService{} }},
+			Revival: revival.New(revival.Options{Life: time.Hour, Keys: []sessionid.Key{{1}}}),
+		}
+	}
+	before := newHouse(t, opts(), nil)
+	s, err := before.New(newRequest(), caller.Principal{}, false, []byte(`{"protocolVersion":"2025-11-25","capabilities":{}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := s.ID()
+	before.close()
+	h := newHouse(t, opts(), nil)
+	defer h.close()
+	if s, err = h.Revive(t.Context(), id, caller.Principal{}, "", ""); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		params         string
+		opened, defers bool
+	}{{`{"name":"x"}`, false, false}, {`{"name":"x","task":{}}`, true, true}} {
+		m := mcptest.Parse(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":` + test.params + `}`)
+		if _, defers, err := s.Home(t.Context(), &m, nil); err != nil || defers != test.defers || (h.desk.opened() > 0) != test.opened {
+			t.Errorf("%s: deferred %v, %v; %d servers are open", test.params, defers, err, h.desk.opened())
+		}
+	}
+}
+
 // Subscriptions of a session that begins again count for the memory that it holds, until its client ends them.
 func TestReviveSubscribed(t *testing.T) {
 	t.Parallel()
