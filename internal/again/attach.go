@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast/internal/likeness"
+	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
 
@@ -81,7 +82,7 @@ func (t *Calls) Attach(ctx context.Context, c Call, m *jsonrpc.Message, header h
 	go func() {
 		defer t.o.Work.Done()
 		defer stop()
-		a.token = jsonrpc.Field(msg.Params, "_meta", "progressToken")
+		a.token = protocol.ProgressToken(msg.Params)
 		if early {
 			a.awaitFar(ctx)
 		}

@@ -234,6 +234,7 @@ func TestModernTaken(t *testing.T) {
 		{"a long id", `"` + strings.Repeat("x", 1000) + `"`, "echo", strings.Replace(call, `c1`, strings.Repeat("x", 1000), 1)},
 		{"a coded name", `"c1"`, "=?base64?ZWNobw==?=", call},
 		{"a clientInfo", `"c1"`, "echo", strings.Replace(call, `"_meta":{`, `"_meta":{"io.modelcontextprotocol/clientInfo":{"name":"me","version":"1"},`, 1)},
+		{"a clientInfo that is null", `"c1"`, "echo", strings.Replace(call, `"_meta":{`, `"_meta":{"io.modelcontextprotocol/clientInfo":null,`, 1)},
 		{"spaces and lines", `"c1"`, "echo", strings.NewReplacer(",", " ,\r\n ", ":{", " : {\t").Replace(call)},
 		{"the name escaped", `"c1"`, "echo", strings.Replace(call, `"echo"`, `"\u0065cho"`, 1)},
 	} {

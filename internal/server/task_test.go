@@ -477,7 +477,7 @@ func TestTaskListen(t *testing.T) {
 		if r := q.modern("subscriptions/listen", "", filter(first.TaskID), `{}`); r.status != 400 || told(t, r).Error.Code != -32021 {
 			t.Errorf("without the capability: %d %s", r.status, r.body)
 		}
-		w := q.modernOpen("subscriptions/listen", "", filter(first.TaskID, second.TaskID[:20]+"AAAA"+second.TaskID[24:], second.TaskID), aware)
+		w := q.modernOpen("subscriptions/listen", "", filter(first.TaskID, second.TaskID[:20]+"AAAA"+second.TaskID[24:], second.TaskID, first.TaskID), aware)
 		if m := nextTold(t, w); m.Method != "notifications/subscriptions/acknowledged" || len(m.Params.Notifications.TaskIDs) != 2 {
 			t.Errorf("acknowledged: %+v", m)
 		}

@@ -22,7 +22,7 @@ func (s *Session) withdraw(c *Call, id []byte, header http.Header, reason string
 		return false
 	}
 	end(rq)
-	if rq.sent {
+	if rq.sent && !rq.ours {
 		l.tellCancelled(rq, header, reason)
 	}
 	return true

@@ -143,38 +143,57 @@ func (s *Session) deliver(ctx context.Context, in backend.Inbound) error {
 			rq, begun := s.requests.deliver(&in)
 			rq.keepListen(&in)
 			s.backend.stateful = s.backend.stateful || leavesState(&in)
-			if begun && !s.backend.settings.take(&in.Message) && !s.use.lasts.Load() && leavesMore(s, &in) {
+			sets := begun && s.backend.settings.take(&in.Message)
+			if begun && !sets && !s.use.lasts.Load() && leavesMore(s, &in) {
 				s.use.lasts.Store(true)
 			}
 			s.mu.Unlock()
 			if !begun {
 				return nil
 			}
+			if sets && s.m.shared != nil { // the next owner opens a server, too
+				s.noteSession(nil, true)
+				s.flushInBackground()
+			}
 			return s.m.deliverTo(l.conn, in)
 		}
-		if opening == nil {
-			opening = make(chan struct{})
-			s.backend.opening = opening
-			s.mu.Unlock()
-			err := s.reopen(ctx, in)
-			s.mu.Lock()
-			s.backend.opening = nil
-			close(opening)
-			s.mu.Unlock()
-			if err != nil {
-				return err
-			}
-			s.learnAgain(in)
-			continue
+		s.mu.Unlock()
+		if err := s.awaitOpen(ctx, in); err != nil {
+			return err
 		}
+	}
+	return errEnded
+}
+
+// awaitOpen opens the backend again for a message, if it is closed, or waits until another goroutine has opened it. The error is that of the
+// opening, or ctx's.
+func (s *Session) awaitOpen(ctx context.Context, in backend.Inbound) error {
+	s.mu.Lock()
+	if opening := s.backend.opening; opening != nil {
 		s.mu.Unlock()
 		select {
 		case <-opening:
+			return nil
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
-	return errEnded
+	if s.backend.link != nil || s.isClosed() {
+		s.mu.Unlock()
+		return nil
+	}
+	opening := make(chan struct{})
+	s.backend.opening = opening
+	s.mu.Unlock()
+	err := s.reopen(ctx, in)
+	s.mu.Lock()
+	s.backend.opening = nil
+	close(opening)
+	s.mu.Unlock()
+	if err == nil {
+		s.learnAgain(in)
+	}
+	return err
 }
 
 // Refusal returns the [protocol.Unauthorized] with which the backend has refused the client's
@@ -306,6 +325,10 @@ func (s *Session) reopen(ctx context.Context, in backend.Inbound) error {
 	if ready {
 		err = s.m.deliverTo(l.conn, backend.Inbound{Message: initialized, Context: in.Context, Header: in.Header})
 	}
+	if err != nil && !panicked(err) { // a server takes no requests before that
+		l.unlink()
+		return fmt.Errorf("server did not start again: %w", err)
+	}
 	if err == nil {
 		l.setAgain(ctx, set, in)
 	}
@@ -397,7 +420,7 @@ func (l *link) Closed(why error, reopen bool) {
 	}
 	l.why = why
 	conn := l.finish()
-	lost := s.requests.takeIf(func(rq *inflight) bool { return rq.sent || !reopen })
+	lost := s.requests.takeIf(func(rq *inflight) bool { return rq.sent && !rq.ours || !reopen })
 	s.asked.takeAll()
 	s.mu.Unlock()
 	l.logEnd(why, len(lost))

@@ -131,12 +131,20 @@ func (h *holding) keepSubscription(uri string) (undo func(), err error) {
 	return func() { h.dropSubscription(uri) }, nil
 }
 
-// subscribed notes a subscription that is counted. h.mu is held, or no other goroutine knows the session.
+// subscribed notes a subscription that is counted, or will be ([holding.subscribedCost]). h.mu is held, or no other goroutine knows the session.
 func (h *holding) subscribed(uri string) {
 	if h.subs == nil {
 		h.subs = make(subscriptions)
 	}
 	h.subs[subscriptionKey(uri)] = subscriptionSize(uri)
+}
+
+// subscribedCost returns the bytes that the subscriptions count for. No other goroutine knows the session.
+func (h *holding) subscribedCost() (n int64) {
+	for _, cost := range h.subs {
+		n += cost
+	}
+	return n
 }
 
 // dropSubscription ends the count of a subscription.

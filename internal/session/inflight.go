@@ -233,7 +233,7 @@ func (rq *inflight) cancel() {
 // ended is called for each request that was removed from [requests], after its call was told.
 func (rq *inflight) ended() {
 	s := rq.call.s
-	if rq.call.IsOver() && rq.call.client.isOpen() {
+	if rq.call.IsOver() && (s.single || rq.call.client.isOpen()) { // in a single session the standalone stream counts what is open
 		for _, r := range s.asked.dropCall(rq.call) { // else the backend would wait for an answer for ever
 			r.link.refuse(jsonrpc.Message{ID: r.id, Method: r.method}, "the call that it belonged to is over")
 		}
@@ -269,7 +269,7 @@ func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message, pass *limit.Pass)
 	}
 	for m := range protocol.Requests(msgs) {
 		key := requestKey(c.guestOf(), m.ID)
-		token := jsonrpc.Field(m.Params, "_meta", "progressToken")
+		token := protocol.ProgressToken(m.Params)
 		if err := checkBounds(m, token); err != nil {
 			return refuse(err)
 		}
@@ -307,7 +307,8 @@ func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message, pass *limit.Pass)
 		if protocol.Opens(m.Method) {
 			rq.boundOpening(m.Method)
 		}
-		if m.Method == protocol.MethodInitialize && (s.backend.initialize == nil || s.taken && s.revision == "") {
+		if m.Method == protocol.MethodInitialize && (s.backend.initialize == nil || s.revision == "") { // one that has failed counts no more
+			s.held.mustKeep(-initializeCost(len(s.backend.initialize)))
 			s.takeInitialize(bytes.Clone(m.Raw), m.Params) // a copy: the session must not hold the body
 		}
 		c.begins(rq.id, m)

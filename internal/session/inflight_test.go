@@ -492,3 +492,60 @@ func TestToolsOnPages(t *testing.T) {
 		})
 	}
 }
+
+// A server that is opened again is closed if it does not take notifications/initialized: it would refuse all later requests.
+func TestReopenNotInitialized(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, Options{}, nil)
+	defer h.close()
+	s := h.open("")
+	if err := s.Send(t.Context(), initialized, nil); err != nil {
+		t.Fatal(err)
+	}
+	h.desk.last().sink.Closed(errors.New("died"), true)
+	h.desk.refuses = func(in backend.Inbound) error {
+		if in.Method == initialized.Method {
+			return errors.New("not now")
+		}
+		return nil
+	}
+	c := begin(t, s, false, request(1))
+	if said := readAll(t, s, c.Number()); len(said) != 1 || !strings.Contains(said[0], "server did not start again: not now") {
+		t.Errorf("the call has said %q", said)
+	}
+	<-h.desk.last().closed
+	h.desk.refuses = nil
+	begin(t, s, false, request(2))
+	for _, want := range []string{initialized.Method, "tools/call"} {
+		if in := <-h.desk.last().in; in.Method != want {
+			t.Errorf("the server got %s, want %s", in.Method, want)
+		}
+	}
+}
+
+// A server does not wait for the answer to a question of a call that is over, in a session of 2024-11-05, too.
+func TestQuestionOfCallThatIsOver(t *testing.T) {
+	t.Parallel()
+	for _, single := range []bool{false, true} {
+		h := newHouse(t, Options{}, nil)
+		s, err := h.New(newRequest(), caller.Principal{}, single, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2024-11-05","capabilities":{"sampling":{}}}}`)
+		c := begin(t, s, single, request(1))
+		link := h.desk.last()
+		<-link.in
+		link.say(c, `{"jsonrpc":"2.0","id":"q","method":"sampling/createMessage","params":{}}`)
+		if n := s.asked.len(); n != 1 {
+			t.Fatalf("single %v: %d questions wait", single, n)
+		}
+		link.say(c, answer(1))
+		if n := s.asked.len(); n != 0 {
+			t.Errorf("single %v: %d questions wait after the end of the call", single, n)
+		} else if in := <-link.in; string(in.ID) != `"q"` || in.Error == nil {
+			t.Errorf("single %v: the server got %s", single, in.Raw)
+		}
+		h.close()
+	}
+}

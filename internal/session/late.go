@@ -20,7 +20,7 @@ func (s *Session) addLate(c *Call, rq *inflight, m *jsonrpc.Message) {
 		return
 	}
 	host := s.patience.hostOf(s, m)
-	every, token := time.Duration(0), jsonrpc.Field(m.Params, "_meta", "progressToken")
+	every, token := time.Duration(0), protocol.ProgressToken(m.Params)
 	if s.m.opts.ProgressEvery != nil && m.Method != protocol.MethodToolsList && c.guestOf() == "" && !c.IsPolled(m) && token != nil {
 		every = s.m.opts.ProgressEvery(host)
 		host.Kept = host.IsKept(every)

@@ -38,8 +38,9 @@ type desk struct {
 	err   error  // the error of Open
 	slow  func() // Open waits for it
 
-	initialized string // the result of initialize; "": a plain result
-	mute        bool   // initialize gets no answer
+	initialized string                      // the result of initialize; "": a plain result
+	refuses     func(backend.Inbound) error // the error for a message that it does not take; nil: it takes all
+	mute        bool                        // initialize gets no answer
 
 	listing chan struct{} // the answer to tools/list waits for it; nil: it does not wait
 	tools   string        // the tools that it lists
@@ -75,6 +76,11 @@ func (d *desk) last() *deskConn {
 }
 
 func (c *deskConn) Deliver(in backend.Inbound) error {
+	if c.desk.refuses != nil {
+		if err := c.desk.refuses(in); err != nil {
+			return err
+		}
+	}
 	switch in.Method {
 	case "initialize":
 		if c.desk.mute {

@@ -72,6 +72,7 @@ type sessionNote struct {
 	Delivered  uint64          `json:"told"` // how far its client was told the standalone stream, at the least
 	Safe       []string        `json:"safe"` // tools that may be called again
 	Left       bool            `json:"left"` // see [usage]
+	Settings   sleepNote       `json:"set"`  // of its client, without a revision
 	Initialize json.RawMessage `json:"initialize"`
 }
 
@@ -99,6 +100,7 @@ func (n *sessionNote) apply(s *Session, note []byte, said uint64) (err error) {
 		s.events.tools(s.Tools.Names())
 	}
 	s.takeInitialize(m.Raw, m.Params)
+	n.Settings.apply(s)
 	s.revision, s.backend.initialized = n.Revision, true
 	return err
 }
@@ -288,6 +290,9 @@ func (s *Session) noteSession(done chan struct{}, always bool) (queued bool) {
 	}
 	if s.use.isLeft() {
 		data = append(data, `,"left":true`...)
+	}
+	if set := s.backend.settings.note(); set != nil {
+		data = append(append(data, `,"set":`...), set...)
 	}
 	if s.revision != "" && s.backend.initialize != nil {
 		data = append(append(data, `,"initialize":`...), s.backend.initialize...)

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -127,11 +128,27 @@ func TestSessionNoteBytes(t *testing.T) {
 	a.desk.last().say(c, response(8))
 	readAll(t, s, c.Number())
 	s.use.left.Store(true)
+	locked(s, func() {
+		s.backend.settings = settings{[]byte(`{"level":"error"}`), map[string][]byte{"x:a": []byte(`{"uri":"x:a"}`)}}
+	})
 	s.noteStored(true)
 	s.use.left.Store(false)
-	want := `{"revision":"2025-11-25","told":0,"read":[2],"rung":[1],"safe":["x"],"later":true,"left":true,"initialize":` + anInit + `}`
+	want := `{"revision":"2025-11-25","told":0,"read":[2],"rung":[1],"safe":["x"],"later":true,"left":true,"set":{"l":{"level":"error"},"s":[{"uri":"x:a"}]},"initialize":` + anInit + `}`
 	if got := string(f.noteOf(s.key, standalone)); got != want {
 		t.Errorf("%s, not\n%s", got, want)
+	}
+}
+
+// The settings in a note are no longer than a store takes, and those that fit are there.
+func TestSettingsNoteBounded(t *testing.T) {
+	t.Parallel()
+	set := settings{[]byte(`{"level":"error"}`), make(map[string][]byte)}
+	for i := range 100 {
+		set.subs[fmt.Sprint(i)] = fmt.Appendf(nil, `{"uri":"%01000d"}`, i)
+	}
+	var n sleepNote
+	if note := set.note(); len(note) > mostNoted+100 || json.Unmarshal(note, &n) != nil || string(n.Level) != string(set.level) || len(n.Subs) != mostNoted/1011 {
+		t.Errorf("%d bytes, with %d subscriptions", len(note), len(n.Subs))
 	}
 }
 

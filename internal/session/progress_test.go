@@ -2,12 +2,33 @@ package session
 
 import (
 	"fmt"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"holdfast/internal/caller"
+	"holdfast/internal/feature/hosts"
 	"holdfast/internal/mcptest"
 )
+
+// A request whose progress token is null has none: its client gets no progress of our own.
+func TestProgressTokenNull(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse(t, Options{ProgressEvery: func(hosts.Host) time.Duration { return time.Second }}, nil)
+		defer h.close()
+		s := h.open("")
+		for i, want := range []int{0, 4} {
+			c := begin(t, s, false, strings.Replace(request(i), `"name":"x"`, `"name":"x","_meta":{"progressToken":`+[]string{"null", `"t"`}[i]+`}`, 1))
+			time.Sleep(4*time.Second + time.Second/2)
+			h.desk.last().say(c, response(i))
+			if said := readAll(t, s, c.Number()); len(said) != want+1 {
+				t.Errorf("the client got %q, want %d notifications", said, want)
+			}
+		}
+	})
+}
 
 // A call that is made again after a take-over counts its progress anew. Its client
 // gets only values greater than all it has got before (2025-11-25, Progress).

@@ -54,6 +54,13 @@ func (o *offering) known() asleep {
 	return asleep{answer: o.answer, lists: o.lists}
 }
 
+// isUnknown reports whether the session has begun again, and its server has not answered to initialize since.
+func (o *offering) isUnknown() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.begins
+}
+
 // forget forgets the server's answer: the next one is not compared with it. If the session begins again, clients are told to list again in any case.
 func (o *offering) forget() {
 	o.mu.Lock()

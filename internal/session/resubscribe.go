@@ -53,6 +53,29 @@ func (t *settings) requests() (all []jsonrpc.Message) {
 	return all
 }
 
+// mostNoted bounds, in bytes, the subscriptions in the note of a session: the store has to take the note. A server that is opened again at
+// another node is not told of more.
+const mostNoted = 64 << 10
+
+// note returns the settings for the note of a session; nil: there are none.
+func (t *settings) note() []byte {
+	n, size := sleepNote{Level: t.level}, 0
+	for _, uri := range slices.Sorted(maps.Keys(t.subs)) {
+		if size += len(t.subs[uri]) + 1; size > mostNoted {
+			break
+		}
+		n.Subs = append(n.Subs, t.subs[uri])
+	}
+	if n.Level == nil && n.Subs == nil {
+		return nil
+	}
+	text, err := json.Marshal(&n)
+	if err != nil {
+		return nil
+	}
+	return text
+}
+
 // setAgain makes the client's settings again in a conversation that was opened again to deliver in.
 func (l *link) setAgain(ctx context.Context, all []jsonrpc.Message, in backend.Inbound) {
 	for i := range all {
@@ -63,7 +86,8 @@ func (l *link) setAgain(ctx context.Context, all []jsonrpc.Message, in backend.I
 	}
 }
 
-// A sleepNote is the note of a session that sleeps, or has slept, about the state that its id does not have.
+// A sleepNote is the note of a session that sleeps, or has slept, about the state that its id does not have. The note of any session in a
+// shared store has its settings in the same form.
 type sleepNote struct {
 	Revision string            `json:"r,omitempty"` // that its server has chosen, if it is not the one that the client asked for
 	Level    json.RawMessage   `json:"l,omitempty"`

@@ -94,6 +94,40 @@ func tokenFor(s *Session, number uint64, id []byte) string {
 	return s.Tickets().Make("holdfast resume token", number, id)
 }
 
+// A client whose initialize has failed may send another, on a connection that goes on. That one counts from then on.
+func TestInitializeAgain(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, Options{}, nil)
+	defer h.close()
+	s, err := h.New(newRequest(), caller.Principal{}, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := func() int64 { return h.store.(*memory.Store).Held() }
+	initialize := func(capabilities string) {
+		t.Helper()
+		c := begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":`+capabilities+`}}`)
+		if answers, done := c.Wait(t.Context(), 0); !done || len(answers) != 1 {
+			t.Fatalf("initialize: %q", answers)
+		}
+	}
+	before := held()
+	h.desk.initialized = `{"capabilities":{}}` // no client takes that
+	initialize(`{"x":"` + strings.Repeat("x", 2*shortInitialize) + `"}`)
+	h.desk.initialized = ""
+	initialize(`{"sampling":{}}`)
+	if n := held(); n != before {
+		t.Errorf("%d bytes are held for an initialize that has failed", n-before)
+	}
+	link := h.desk.last()
+	c := begin(t, s, false, request(1))
+	<-link.in
+	link.say(c, `{"jsonrpc":"2.0","id":"q","method":"sampling/createMessage","params":{}}`)
+	if n := s.asked.len(); n != 1 {
+		t.Errorf("%d questions wait for a client that has declared sampling", n)
+	}
+}
+
 func answer(id int) string { return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":{}}`, id) }
 
 const progressed = `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}`

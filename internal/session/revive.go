@@ -175,8 +175,11 @@ func (m *Manager) reviveAlone(at *Remote) (*Session, error) {
 		}
 		return nil, err
 	}
+	if s.Resumes() != nil { // it was not listed yet when its initialize was taken in
+		m.resumer(s)
+	}
 	m.store.Count(s.lease, s.tenant.name)
-	s.held.mustKeep(sessionCost + initializeCost(len(s.backend.initialize)))
+	s.held.mustKeep(sessionCost + initializeCost(len(s.backend.initialize)) + s.held.subscribedCost())
 	if s.step(sessionOpen) {
 		s.events.began()
 	}

@@ -8,8 +8,10 @@ import (
 
 	"holdfast/internal/caller"
 	"holdfast/internal/engine/memory"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/revival"
 	"holdfast/internal/sessionid"
+	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
 
@@ -64,6 +66,103 @@ func TestReviveTwice(t *testing.T) {
 	}
 	if found, err := h.Find(id, ann); err != nil || found != first || found.leased().Epoch == 0 {
 		t.Errorf("not found once it has begun: %v", err)
+	}
+}
+
+// The client of a session that begins again in a store that no other node shares finds its calls among all that it can resume.
+func TestReviveResumable(t *testing.T) {
+	t.Parallel()
+	opts := func() Options {
+		return Options{Revival: revival.New(revival.Options{Life: time.Hour, Keys: []sessionid.Key{{1}}})}
+	}
+	ann := caller.At("", "ann")
+	before := newHouse(t, opts(), nil)
+	s, err := before.New(newRequest(), ann, false, []byte(`{"protocolVersion":"2025-11-25","capabilities":{"resumableRequests":{}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := s.ID()
+	before.close()
+	h := newHouse(t, opts(), nil)
+	defer h.close()
+	if s, err = h.Revive(t.Context(), id, ann, "", ""); err != nil {
+		t.Fatal(err)
+	}
+	begin(t, s, false, request(1))
+	if all := h.Resumes().All(ann, nil, Range{}); len(all) != 1 || string(all[0].RequestID) != "1" {
+		t.Errorf("the requests that can be resumed are %v", all)
+	}
+	h.End(s)
+	if all := h.SessionsOf(ann, Range{}); len(all) != 0 {
+		t.Errorf("%d sessions are known after the end", len(all))
+	}
+}
+
+// A taskService defers calls with the param "task".
+type taskService struct{ deferring }
+
+func (taskService) Defers(m *jsonrpc.Message) bool { return jsonrpc.Field(m.Params, "task") != nil }
+
+// The first request of a session that begins again may be one that a service answers or defers: it is known by then what is offered.
+func TestReviveOffers(t *testing.T) {
+	t.Parallel()
+	opts := func() Options {
+		return Options{
+			Polls: true, Services: []func(*Manager, *Options) Service{func(*Manager, *Options) Service { return taskService{} }},
+			Revival: revival.New(revival.Options{Life: time.Hour, Keys: []sessionid.Key{{1}}}),
+		}
+	}
+	before := newHouse(t, opts(), nil)
+	s, err := before.New(newRequest(), caller.Principal{}, false, []byte(`{"protocolVersion":"2025-11-25","capabilities":{}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := s.ID()
+	before.close()
+	h := newHouse(t, opts(), nil)
+	defer h.close()
+	if s, err = h.Revive(t.Context(), id, caller.Principal{}, "", ""); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		params         string
+		opened, defers bool
+	}{{`{"name":"x"}`, false, false}, {`{"name":"x","task":{}}`, true, true}} {
+		m := mcptest.Parse(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":` + test.params + `}`)
+		if _, defers, err := s.Home(t.Context(), &m, nil); err != nil || defers != test.defers || (h.desk.opened() > 0) != test.opened {
+			t.Errorf("%s: deferred %v, %v; %d servers are open", test.params, defers, err, h.desk.opened())
+		}
+	}
+}
+
+// Subscriptions of a session that begins again count for the memory that it holds, until its client ends them.
+func TestReviveSubscribed(t *testing.T) {
+	t.Parallel()
+	keys := revival.New(revival.Options{Life: time.Hour, Keys: []sessionid.Key{{1}}})
+	h := newHouse(t, Options{Revival: keys}, nil)
+	defer h.close()
+	held := func() int64 { return h.store.(*memory.Store).Held() }
+	s, err := h.New(newRequest(), caller.Principal{}, false, []byte(`{"protocolVersion":"2025-11-25","capabilities":{}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := s.ID()
+	h.endAs(s, sessionEnded, errors.New("it was lost"))
+	if err := keys.Note(t.Context(), s.key, time.Now(), []byte(`{"s":[{"uri":"x:a"}]}`)); err != nil {
+		t.Fatal(err)
+	}
+	if s, err = h.Revive(t.Context(), id, caller.Principal{}, "", ""); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := held(), sessionCost+subscriptionSize("x:a"); got != want {
+		t.Errorf("%d bytes are held, want %d", got, want)
+	}
+	m := mcptest.Parse(`{"jsonrpc":"2.0","id":1,"method":"resources/unsubscribe","params":{"uri":"x:a"}}`)
+	if _, err := s.Begin([]jsonrpc.Message{m}, true); err != nil {
+		t.Fatal(err)
+	}
+	if got := held(); got != sessionCost {
+		t.Errorf("%d bytes are held after the end of the subscription, want %d", got, sessionCost)
 	}
 }
 

@@ -78,6 +78,7 @@ func (l *link) asksInRounds(call *Call, m *jsonrpc.Message) bool {
 	}
 	of.made++
 	var requests [][]byte
+	var ids []int64
 	w := &round{c: c, of: of, state: bytes.Clone(jsonrpc.Field(m.Result, "requestState")), inputs: make(map[string][]byte)}
 	full := of.made > mostRounds
 	for _, q := range asked {
@@ -85,17 +86,22 @@ func (l *link) asksInRounds(call *Call, m *jsonrpc.Message) bool {
 			break
 		}
 		id := s.asked.add(serverRequest{link: l, call: c, round: w, name: q.name}, s.lease.Epoch)
-		requests = append(requests, jsonrpc.AppendRequest(nil, s.askedID(c, id), q.method, q.params))
+		ids, requests = append(ids, id), append(requests, jsonrpc.AppendRequest(nil, s.askedID(c, id), q.method, q.params))
 		w.open++
 	}
 	made := of.made
 	s.mu.Unlock()
 	if full {
+		for _, id := range ids { // the client is not asked
+			s.asked.take(id)
+		}
 		failAll(s.requests.takeCall(c), jsonrpc.Errorf(jsonrpc.CodeServer, "%s: the server asks for input again and again", c.method))
 		return true
 	}
-	for _, q := range requests {
-		c.emit(q, true)
+	for i, q := range requests {
+		if !c.emit(q, true) { // the call has ended just now
+			s.asked.take(ids[i])
+		}
 	}
 	if len(requests) == 0 { // the server's load is too high
 		w.later(min(50*time.Millisecond<<made, 5*time.Second))

@@ -3,7 +3,10 @@ package session
 import (
 	"context"
 	"errors"
+	"net/http"
+	"slices"
 
+	"holdfast/backend"
 	"holdfast/internal/caller"
 	"holdfast/internal/ticket"
 	"holdfast/internal/watched"
@@ -119,8 +122,10 @@ func (c *Call) AnswerOwn(id, answer []byte) { c.s.requests.answer(id, c, answer)
 
 // Home returns the session that a request of the session's client is for: another session of the same principal if the request is about a
 // call of that one. defers says that it is this session, and that [Session.Begin] makes a deferred call of the request: the client is
-// answered at once, with [Session.Deferral]. The error is a [*Redirect], that of the store, or [ErrDuplicate].
-func (s *Session) Home(m *jsonrpc.Message) (home *Session, defers bool, err error) {
+// answered at once, with [Session.Deferral]. header is that of the HTTP request with m. The error is a [*Redirect], that of the store, or
+// [ErrDuplicate].
+func (s *Session) Home(ctx context.Context, m *jsonrpc.Message, header http.Header) (home *Session, defers bool, err error) {
+	s.awaitOffer(ctx, m, header)
 	f := s.owner(m.Method)
 	if f == nil || m.Kind != jsonrpc.Request {
 		return s, s.deferrer(m) != nil, nil
@@ -141,6 +146,17 @@ func (s *Session) Home(m *jsonrpc.Message) (home *Session, defers bool, err erro
 		s.abroad.add(m.ID, stream.SessionKey(t.Session))
 	}
 	return home, false, err
+}
+
+// awaitOffer opens the server of a session that has begun again, if a service may answer a request or defer its call: which services are
+// offered is known by the server's answer to initialize. If that fails, the request hears of it when it is delivered.
+func (s *Session) awaitOffer(ctx context.Context, m *jsonrpc.Message, header http.Header) {
+	if m.Kind != jsonrpc.Request || !s.offering.isUnknown() || !slices.ContainsFunc(s.m.services, func(f Service) bool { return f.Owns(m.Method) || f.Defers(m) }) {
+		return
+	}
+	if err := s.awaitOpen(ctx, backend.Inbound{Message: *m, Context: ctx, Header: header}); err != nil {
+		s.m.logger.Debug("it is not known what is offered with the server", "session", s.Name(), "error", err)
+	}
 }
 
 // Deferral returns the response to a request of a deferred call, which has the stream with the number.

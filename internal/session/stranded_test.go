@@ -1,6 +1,7 @@
 package session
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -144,5 +145,62 @@ func TestStrandedBack(t *testing.T) {
 	})
 	if said := h.answers(begin(t, s, true, request(2))); !strings.Contains(said, "result") {
 		t.Error(said)
+	}
+}
+
+// A request that is a stranded call of another session made again does not end with the server of its own session, which does not have it.
+func TestStrandedElsewhere(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, Options{AttachWithin: time.Hour}, nil)
+	defer h.close()
+	named := func(id int) string {
+		return strings.Replace(request(id), `"name":"x"`, `"name":"x","_meta":{"callId":"c"}`, 1)
+	}
+	s := h.open("alice")
+	first := begin(t, s, false, named(1))
+	link := h.desk.last()
+	in := <-link.in
+	h.flights.Strand(flightSession{s}, first.Number(), first.Like())
+	other := h.open("alice")
+	second := begin(t, other, false, named(2))
+	sent := func() (is bool) {
+		other.requests.locked(func() { is = len(other.requests.all) == 1 && other.requests.all["2"].sent })
+		return is
+	}
+	mcptest.Eventually(t, "the request to be attached", time.Minute, sent)
+	h.desk.last().sink.Closed(errors.New("died"), true)
+	link.say(in.Call, response(1))
+	if said := readAll(t, other, second.Number()); len(said) != 1 || !strings.Contains(said[0], `"result"`) {
+		t.Errorf("the request that was made again is answered %q", said)
+	}
+}
+
+// A server is not told of the end of a request that is a stranded call of another session made again: it does not have the request.
+func TestStrandedElsewhereWithdrawn(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, Options{AttachWithin: time.Hour}, nil)
+	defer h.close()
+	named := func(id int) string {
+		return strings.Replace(request(id), `"name":"x"`, `"name":"x","_meta":{"callId":"c"}`, 1)
+	}
+	s := h.open("alice")
+	first := begin(t, s, false, named(1))
+	link := h.desk.last()
+	<-link.in
+	h.flights.Strand(flightSession{s}, first.Number(), first.Like())
+	other := h.open("alice")
+	begin(t, other, false, named(2))
+	mcptest.Eventually(t, "the request to be attached", time.Minute, func() (is bool) {
+		other.requests.locked(func() { is = other.requests.all["2"].sent })
+		return is
+	})
+	if !other.CancelByOperator("2") {
+		t.Fatal("the request is not in flight")
+	}
+	if in := link.next(t, "notifications/cancelled"); string(jsonrpc.Field(in.Params, "requestId")) != "1" {
+		t.Errorf("the server of the first call was told %s", in.Raw)
+	}
+	if n := len(h.desk.last().in); n != 0 {
+		t.Errorf("the other server was told %s", (<-h.desk.last().in).Raw)
 	}
 }

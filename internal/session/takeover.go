@@ -227,7 +227,7 @@ func (m *Manager) restored(ctx context.Context, at *Remote, taken shared.Taken, 
 		m.beginAgain(ctx, s, at)
 	}
 	s.taken = at.begins == nil // a session that begins again has no calls of another node
-	s.held.mustKeep(sessionCost + initializeCost(len(s.backend.initialize)))
+	s.held.mustKeep(sessionCost + initializeCost(len(s.backend.initialize)) + s.held.subscribedCost())
 	if s.step(sessionOpen) {
 		s.events.began()
 	}

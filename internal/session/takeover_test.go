@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -92,6 +93,40 @@ func TestTakeOverIdle(t *testing.T) {
 	// The client of a lost session may repeat its initialized notification: the server gets it once.
 	if err := taken.Send(t.Context(), initialized, nil); err != nil || len(b.desk.last().in) != 0 {
 		t.Errorf("initialized twice: %v, %d", err, len(b.desk.last().in))
+	}
+}
+
+// The server that a session gets elsewhere is told what its client had set.
+func TestTakeOverSettings(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	a, b := f.add(t, "a", Options{}), f.add(t, "b", Options{})
+	s := a.open("alice")
+	for i, set := range []string{
+		`"logging/setLevel","params":{"level":"error"}`, `"resources/subscribe","params":{"uri":"x:a"}`,
+		`"resources/subscribe","params":{"uri":"x:b"}`, `"resources/unsubscribe","params":{"uri":"x:a"}`,
+	} {
+		c := begin(t, s, true, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%s}`, i, set))
+		a.desk.last().say(c, answer(i))
+	}
+	mcptest.Eventually(t, "the settings to be noted", time.Minute, s.log.IsIdle)
+	a.kill()
+	begun := make(chan *Call, 1)
+	taken := b.take(s)
+	go func() { begun <- begin(t, taken, true, request(9)) }()
+	mcptest.Eventually(t, "the server to be opened", time.Minute, func() bool { return b.desk.opened() > 0 })
+	link := b.desk.last()
+	for _, want := range []string{`notifications/initialized {}`, `logging/setLevel {"level":"error"}`, `resources/subscribe {"uri":"x:b"}`, `tools/call {"name":"x"}`} {
+		in := <-link.in
+		if got := in.Method + " " + cmp.Or(string(in.Params), "{}"); got != want {
+			t.Fatalf("the server got %s, want %s", got, want)
+		}
+		if in.Kind == jsonrpc.Request {
+			link.say(in.Call, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, in.ID))
+		}
+	}
+	if answers, done := (<-begun).Wait(t.Context(), 0); !done || len(answers) != 1 {
+		t.Errorf("got %q", answers)
 	}
 }
 

@@ -34,3 +34,20 @@ func TestClaimsBounded(t *testing.T) {
 		t.Errorf("%d were due, and %d stay", n, c.n)
 	}
 }
+
+// A node that knows no keys keeps nothing of sessions that have ended: it does not sweep.
+func TestEndWithoutKeys(t *testing.T) {
+	t.Parallel()
+	var k Keys
+	k.End("a", "tenant")
+	if ended := k.claims.Ended(); len(ended) != 0 {
+		t.Errorf("sessions that have ended are kept: %v", ended)
+	}
+	id := KeyID(OfPrincipal("alice"), "key")
+	k.known.Claim(id, Sum{}, "b", false, false)
+	k.known.Begin(id, 1)
+	k.End("b", "tenant")
+	if ended := k.claims.Ended(); len(ended) != 1 || ended["b"] != "tenant" {
+		t.Errorf("sessions with keys that have ended: %v", ended)
+	}
+}

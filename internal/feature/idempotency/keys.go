@@ -216,7 +216,11 @@ func (k *Keys) free(r *Record) {
 func (k *Keys) Len() (known, tombstones int) { return k.known.Len() }
 
 // End notes that a session has ended with calls under keys that are not the session's own.
-func (k *Keys) End(session stream.SessionKey, tenant string) { k.claims.End(session, tenant) }
+func (k *Keys) End(session stream.SessionKey, tenant string) {
+	if known, _ := k.known.Len(); known > 0 { // else no sweep asks for the session, and none would forget it
+		k.claims.End(session, tenant)
+	}
+}
 
 // Tend forgets keys and claims that are due. It is called from time to time.
 func (k *Keys) Tend(now time.Time) {

@@ -74,7 +74,9 @@ func (q *Request) Read(header http.Header, m *jsonrpc.Message) (status int, _ *j
 		case protocol.MetaClientCapabilities:
 			q.Capabilities = value
 		case protocol.MetaClientInfo:
-			info = value
+			if info = value; string(info) == "null" { // as some libraries write it for none
+				info = nil
+			}
 		}
 	})
 	if q.Version = protocol.V20260728; string(raw) != `"`+protocol.V20260728+`"` {

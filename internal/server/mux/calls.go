@@ -128,7 +128,7 @@ func (m *mux) attach(s *session.Session, at stream.Cursor, msg *jsonrpc.Message)
 // callOfHome makes a request of a deferred call ([session.Session.Home]), or for another session
 // than the connection's. It returns false for other requests.
 func (m *mux) callOfHome(s *session.Session, msg *jsonrpc.Message, key string, pass *limit.Pass) bool {
-	home, defers, err := s.Home(msg)
+	home, defers, err := s.Home(m.client.values, msg, m.client.header)
 	switch {
 	case err != nil:
 		m.elsewhere([]jsonrpc.Message{*msg}, false, err)

@@ -62,7 +62,12 @@ func (t *Tasks) Listen(q *modern.Request, m *jsonrpc.Message, again modern.Again
 	}
 	l := &Listen{of: t, q: q}
 	var away *session.Redirect
+	named := make(map[string]bool, len(ids))
 	for _, text := range ids {
+		if named[text] {
+			continue // the client is told of a task once, and the last news of it is for all that name it
+		}
+		named[text] = true
 		id, ours := parseTaskID(text)
 		if !ours {
 			rest = append(rest, text)
