@@ -273,6 +273,22 @@ func TestCursors(t *testing.T) {
 	}
 }
 
+// A client that sends null or an empty text as its cursor gets the first page, and any other text is an error.
+func TestNoCursor(t *testing.T) {
+	t.Parallel()
+	b := New(func() []Member {
+		return []Member{{Name: "p", Prefix: "p_", Backend: &fake{tool: "a"}}, {Name: "q", Prefix: "q_", Backend: &fake{tool: "z"}}}
+	}, slog.New(slog.DiscardHandler))
+	c := newClient(t, b)
+	c.ask(t, "initialize")
+	for params, want := range map[string]bool{`{}`: true, `{"cursor":null}`: true, `{"cursor":""}`: true, `{"cursor":"x"}`: false} {
+		m, _ := c.askWith(t, "tools/list", []byte(params))
+		if has := strings.Contains(string(m.Result), "p_a") && strings.Contains(string(m.Result), "q_z"); has != want {
+			t.Errorf("%s: %s", params, m.Raw)
+		}
+	}
+}
+
 // writer is a function as an [io.Writer].
 type writer func(p []byte) (int, error)
 
