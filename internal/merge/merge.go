@@ -317,7 +317,7 @@ func (c *conn) request(in backend.Inbound) {
 	case "tools/call", protocol.MethodGetPrompt:
 		c.named(in, "name")
 	case "completion/complete":
-		if jsonrpc.Field(in.Params, "ref", "name") != nil {
+		if protocol.CompletesPrompt(in.Params) {
 			c.named(in, "ref", "name")
 		} else {
 			c.resource(in, jsonrpc.String(jsonrpc.Field(in.Params, "ref", "uri")))

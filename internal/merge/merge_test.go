@@ -289,6 +289,20 @@ func TestNoCursor(t *testing.T) {
 	}
 }
 
+// The completion of a resource is for the server that has the resource, also if its reference has a name that says nothing.
+func TestCompletionOfResource(t *testing.T) {
+	t.Parallel()
+	p := &fake{tool: "a"}
+	c := newClient(t, New(func() []Member { return []Member{{Name: "p", Prefix: "p_", Backend: p}} }, slog.New(slog.DiscardHandler)))
+	c.ask(t, "initialize")
+	for i, name := range []string{"", `,"name":null`, `,"name":""`} {
+		m, _ := c.askWith(t, "completion/complete", []byte(`{"ref":{"type":"ref/resource","uri":"a://{b}"`+name+`}}`))
+		if got := len(p.hearing("completion/complete")); m.Error != nil || got != i+1 {
+			t.Errorf("with %q: %s, and the server has heard %d", name, m.Raw, got)
+		}
+	}
+}
+
 // writer is a function as an [io.Writer].
 type writer func(p []byte) (int, error)
 
