@@ -1,6 +1,7 @@
 package sdk
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -132,13 +133,23 @@ func (c *conn) translate(in *backend.Inbound) (sdkrpc.Message, error) {
 	}
 	r := &sdkrpc.Response{ID: id, Result: in.Result}
 	if in.Error != nil {
-		e := new(sdkrpc.Error)
-		if err := json.Unmarshal(in.Error, e); err != nil {
-			return nil, fmt.Errorf("answer: %w", err)
-		}
-		r.Error = e
+		r.Error = answerError(in.Error)
 	}
 	return r, nil
+}
+
+// answerError converts the error of a client's answer. If a member is not of the type that JSON-RPC defines, such as -1.0 or a text for
+// the code, it is read as far as it can be: a handler waits for the answer.
+func answerError(raw []byte) *sdkrpc.Error {
+	e := new(sdkrpc.Error)
+	if json.Unmarshal(raw, e) == nil {
+		return e
+	}
+	e = &sdkrpc.Error{Message: cmp.Or(jsonrpc.String(jsonrpc.Field(raw, "message")), string(raw)), Data: jsonrpc.Field(raw, "data")}
+	if code, err := strconv.ParseFloat(string(jsonrpc.Field(raw, "code")), 64); err == nil {
+		e.Code = int64(code)
+	}
+	return e
 }
 
 // add stores a request and returns the number that the SDK gets as its id. c.mu is held.

@@ -310,3 +310,29 @@ func TestDirectCallIsCancelled(t *testing.T) {
 	default:
 	}
 }
+
+// A client's answer with an error that is not as JSON-RPC defines it ends the handler's question, with what can be read of it.
+func TestAnswerWithOddError(t *testing.T) {
+	server := serverWith(nil, map[string]handler{"ask": func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		_, err := req.Session.ListRoots(ctx, nil)
+		var said *sdkrpc.Error
+		if !errors.As(err, &said) {
+			return text(fmt.Sprint("no error of the client: ", err)), nil
+		}
+		return text(fmt.Sprint(said.Code, " ", said.Message)), nil
+	}})
+	c := open(t, server)
+	c.initialized()
+	for answer, want := range map[string]string{
+		`{"code":-1,"message":"no"}`:   "-1 no",
+		`{"code":-1.0,"message":"no"}`: "-1 no",
+		`{"code":"x","message":"no"}`:  "0 no",
+		`{"code":-2,"message":[]}`:     `-2 {\"code\":-2,\"message\":[]}`,
+	} {
+		c.send(nil, toolCall(7, `{"name":"ask"}`))
+		c.send(nil, `{"jsonrpc":"2.0","id":`+string(c.next().ID)+`,"error":`+answer+`}`)
+		if m := c.next(); !strings.Contains(string(m.Result), `"text":"`+want+`"`) {
+			t.Errorf("%s: %s", answer, m.Raw)
+		}
+	}
+}

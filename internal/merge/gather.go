@@ -582,8 +582,11 @@ func hashOf(page []byte) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:12])
 }
 
+// parseCursor returns the places that a client's cursor has; nil: it asks for the first page, as with null or an empty text, which some
+// clients send in place of no cursor.
 func parseCursor(raw []byte) (cursors map[string]place, ok bool) {
-	if raw == nil {
+	switch string(raw) {
+	case "", "null", `""`:
 		return nil, true
 	}
 	text, err := base64.RawURLEncoding.DecodeString(jsonrpc.String(raw))

@@ -73,6 +73,8 @@ type pending struct {
 	answer chan jsonrpc.Message // of our own request; nil: the client's
 	why    error                // why our own request has no answer, if that is known when answer is closed
 	timer  *time.Timer          // while it waits for the server to open; or nil. Guarded by mu
+	sent   bool                 // the server has it; guarded by mu
+	lost   error                // why the server has ended, if it ended before that was known; guarded by mu
 }
 
 // isOpen reports whether the server is open or about to be.
@@ -149,8 +151,31 @@ func (l *link) reply(in backend.Inbound) {
 }
 
 func (l *link) deliver(conn backend.Conn, in backend.Inbound, p *pending) {
-	if err := conn.Deliver(in); err != nil && p != nil && l.take(p.id) == p {
-		l.fail(p, err, false)
+	err := conn.Deliver(in)
+	if p == nil {
+		return
+	}
+	l.mu.Lock()
+	p.sent = err == nil
+	key, lost := string(jsonrpc.Key(p.id)), p.lost
+	fails := lost != nil || err != nil && l.pending[key] == p
+	if err != nil && l.pending[key] == p {
+		delete(l.pending, key)
+	}
+	l.mu.Unlock()
+	if fails {
+		l.fail(p, cmp.Or(err, lost), err == nil)
+	}
+}
+
+// dropUnsent takes those that are being sent from requests that the server will not answer: [link.deliver] finds out whether the server has
+// them. l.mu is held.
+func dropUnsent(lost map[string]*pending, why error) {
+	for key, p := range lost {
+		if !p.sent {
+			p.lost = cmp.Or(why, errNoAnswer)
+			delete(lost, key)
+		}
 	}
 }
 
@@ -443,6 +468,7 @@ func (l *link) ended(n int, why error) {
 				delete(lost, string(jsonrpc.Key(w.p.id)))
 			}
 		}
+		dropUnsent(lost, why)
 		l.opening++ // connect must not take the link for open meanwhile
 		n = l.opening
 		l.mu.Unlock()
@@ -456,6 +482,7 @@ func (l *link) ended(n int, why error) {
 	l.state, l.why = linkClosed, why
 	conn, lost := l.conn, l.pending
 	l.conn, l.pending = nil, make(map[string]*pending)
+	dropUnsent(lost, why)
 	l.mu.Unlock()
 	l.c.log.Warn("server of the merged ones ended", "server", l.name, "error", why, "calls", len(lost))
 	l.c.dropAsked(l)

@@ -213,6 +213,7 @@ type conn struct {
 	owners      owners
 	asked       map[string]asked              // requests of servers to the client, by our ids
 	visits      map[string]*link              // servers that want the client to visit a URL, by the elicitation's id
+	oldVisits   map[string]*link              // the same for visits that were wanted earlier
 	gathering   map[string]context.CancelFunc // requests of the client that several servers answer, by their ids
 }
 
@@ -317,7 +318,7 @@ func (c *conn) request(in backend.Inbound) {
 	case "tools/call", protocol.MethodGetPrompt:
 		c.named(in, "name")
 	case "completion/complete":
-		if jsonrpc.Field(in.Params, "ref", "name") != nil {
+		if protocol.CompletesPrompt(in.Params) {
 			c.named(in, "ref", "name")
 		} else {
 			c.resource(in, jsonrpc.String(jsonrpc.Field(in.Params, "ref", "uri")))

@@ -273,6 +273,72 @@ func TestCursors(t *testing.T) {
 	}
 }
 
+// A client that sends null or an empty text as its cursor gets the first page, and any other text is an error.
+func TestNoCursor(t *testing.T) {
+	t.Parallel()
+	b := New(func() []Member {
+		return []Member{{Name: "p", Prefix: "p_", Backend: &fake{tool: "a"}}, {Name: "q", Prefix: "q_", Backend: &fake{tool: "z"}}}
+	}, slog.New(slog.DiscardHandler))
+	c := newClient(t, b)
+	c.ask(t, "initialize")
+	for params, want := range map[string]bool{`{}`: true, `{"cursor":null}`: true, `{"cursor":""}`: true, `{"cursor":"x"}`: false} {
+		m, _ := c.askWith(t, "tools/list", []byte(params))
+		if has := strings.Contains(string(m.Result), "p_a") && strings.Contains(string(m.Result), "q_z"); has != want {
+			t.Errorf("%s: %s", params, m.Raw)
+		}
+	}
+}
+
+// The completion of a resource is for the server that has the resource, also if its reference has a name that says nothing.
+func TestCompletionOfResource(t *testing.T) {
+	t.Parallel()
+	p := &fake{tool: "a"}
+	c := newClient(t, New(func() []Member { return []Member{{Name: "p", Prefix: "p_", Backend: p}} }, slog.New(slog.DiscardHandler)))
+	c.ask(t, "initialize")
+	for i, name := range []string{"", `,"name":null`, `,"name":""`} {
+		m, _ := c.askWith(t, "completion/complete", []byte(`{"ref":{"type":"ref/resource","uri":"a://{b}"`+name+`}}`))
+		if got := len(p.hearing("completion/complete")); m.Error != nil || got != i+1 {
+			t.Errorf("with %q: %s, and the server has heard %d", name, m.Raw, got)
+		}
+	}
+}
+
+// A client is told that its visit of a URL is complete, also if servers have wanted many others since, and only by the server that wanted it.
+func TestVisitsOfLong(t *testing.T) {
+	t.Parallel()
+	c := newClient(t, New(func() []Member {
+		return []Member{{Name: "p", Prefix: "p_", Backend: &fake{}}, {Name: "q", Prefix: "q_", Backend: &fake{}}}
+	}, slog.New(slog.DiscardHandler))).conn.(*conn)
+	links := c.links()
+	visit := func(n int) []byte { return fmt.Appendf(nil, `{"elicitationId":"%d"}`, n) }
+	complete := func(l *link, n int) bool {
+		m := jsonrpc.Message{Kind: jsonrpc.Notification, Method: "notifications/elicitation/complete", Params: visit(n)}
+		m.Raw = jsonrpc.AppendRequest(nil, nil, m.Method, m.Params)
+		_, ok := l.about(m)
+		return ok
+	}
+	c.mu.Lock()
+	for n := range mostVisits + 1 {
+		c.noteVisit(links[0], visit(n))
+	}
+	c.noteVisit(links[1], visit(0)) // it is the first server's
+	c.mu.Unlock()
+	for _, n := range []int{0, mostVisits - 1, mostVisits} {
+		if !complete(links[0], n) || complete(links[1], n) {
+			t.Errorf("the visit %d is not that of its server", n)
+		}
+	}
+	c.mu.Lock()
+	for n := range 3 * mostVisits {
+		c.noteVisit(links[0], visit(-n))
+	}
+	kept := len(c.visits) + len(c.oldVisits)
+	c.mu.Unlock()
+	if kept > 2*mostVisits || complete(links[0], 1) {
+		t.Errorf("%d visits are remembered", kept)
+	}
+}
+
 // writer is a function as an [io.Writer].
 type writer func(p []byte) (int, error)
 

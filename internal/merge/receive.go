@@ -102,7 +102,7 @@ func (l *link) about(m jsonrpc.Message) (jsonrpc.Message, bool) {
 	case "notifications/elicitation/complete":
 		l.c.mu.Lock()
 		defer l.c.mu.Unlock()
-		return m, l.c.visits[jsonrpc.String(jsonrpc.Field(m.Params, "elicitationId"))] == l
+		return m, l.c.visitOf(jsonrpc.String(jsonrpc.Field(m.Params, "elicitationId"))) == l
 	}
 	return m, true
 }
@@ -124,17 +124,26 @@ func (c *conn) noteVisits(l *link, failure []byte) {
 	}
 }
 
-// mostVisits bounds how many URLs are remembered with their servers.
+// mostVisits bounds how many URLs are remembered with their servers, in each of two generations: when the younger one is full, the older
+// one is forgotten. A client may visit a URL long after it was asked to.
 const mostVisits = 1000
+
+// visitOf returns the link of the server that wants a URL visited, by the elicitation's id, or nil. c.mu is held.
+func (c *conn) visitOf(id string) *link {
+	if l := c.visits[id]; l != nil {
+		return l
+	}
+	return c.oldVisits[id]
+}
 
 // noteVisit notes an elicitation that may have an id. c.mu is held.
 func (c *conn) noteVisit(l *link, params []byte) {
 	id := jsonrpc.String(jsonrpc.Field(params, "elicitationId"))
-	if id == "" || len(id) > jsonrpc.MaxName || c.visits[id] != nil { // the first server that names it has it
+	if id == "" || len(id) > jsonrpc.MaxName || c.visitOf(id) != nil { // the first server that names it has it
 		return
 	}
 	if c.visits == nil || len(c.visits) >= mostVisits {
-		c.visits = make(map[string]*link)
+		c.visits, c.oldVisits = make(map[string]*link), c.visits
 	}
 	c.visits[id] = l
 }

@@ -151,7 +151,7 @@ func (c *conn) subscribeAll(ctx context.Context, in backend.Inbound, uri string,
 	})
 	q.end(ctx.Err() != nil)
 	if len(refused) > 0 && !slices.Contains(refused, nil) {
-		return nil, refused[0]
+		return nil, mostTelling(refused)
 	}
 	for _, l := range links {
 		if !l.isReady() { // the server is told when it is opened
@@ -178,8 +178,7 @@ func (c *conn) tryEach(ctx context.Context, in backend.Inbound, uri string, link
 		if unauthorized == nil && wantsToken(said.err) {
 			unauthorized = said.err
 		}
-		var says, was *failed
-		if refused == nil || isNone(refused) || errors.As(said.err, &says) && errors.As(refused, &was) && (was.is(notFound) || was.is(jsonrpc.CodeMethodNotFound)) {
+		if tellsMore(said.err, refused) {
 			refused = said.err
 		}
 		return false
@@ -235,6 +234,27 @@ func (c *conn) tryEach(ctx context.Context, in backend.Inbound, uri string, link
 		return nil, q.none()
 	}
 	return nil, refused
+}
+
+// tellsMore reports whether a client learns more from the error of a server than from the error of another one, which may be nil: that
+// says only that the server has no such resource, or no resources.
+func tellsMore(err, than error) bool {
+	var says, was *failed
+	return than == nil || isNone(than) || errors.As(err, &says) && errors.As(than, &was) && (was.is(notFound) || was.is(jsonrpc.CodeMethodNotFound))
+}
+
+// mostTelling returns the error for a client of whose servers each has failed: that of a server that wants another token, or else the one
+// that tells most.
+func mostTelling(errs []error) (most error) {
+	if i := slices.IndexFunc(errs, wantsToken); i >= 0 {
+		return errs[i]
+	}
+	for _, err := range errs {
+		if tellsMore(err, most) {
+			most = err
+		}
+	}
+	return most
 }
 
 // isNone reports whether an error says no more than that a server has no resources.

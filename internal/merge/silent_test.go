@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -243,4 +244,28 @@ func TestSubscriptionNotAnswered(t *testing.T) {
 			t.Errorf("%d requests and %d subscriptions are kept", len(l.pending), len(l.subs))
 		}
 	})
+}
+
+// A subscription that no server takes ends with the error of the server that says why, and not with that of one that has no resources.
+func TestSubscriptionRefused(t *testing.T) {
+	t.Parallel()
+	refuses := func(code int, text string) func(*fakeConn, backend.Inbound) bool {
+		return func(c *fakeConn, in backend.Inbound) bool {
+			if in.Method == "resources/subscribe" {
+				c.sink.Emit(in.Call, response(in.ID, nil, jsonrpc.Errorf(code, "%s", text)))
+			}
+			return in.Method == "resources/subscribe"
+		}
+	}
+	b := New(func() []Member {
+		return []Member{
+			{Name: "a", Prefix: "a_", Backend: &ailing{tells: refuses(jsonrpc.CodeMethodNotFound, "no method")}},
+			{Name: "b", Prefix: "b_", Backend: &ailing{tells: refuses(jsonrpc.CodeServer, "no licence")}},
+		}
+	}, slog.New(slog.DiscardHandler))
+	c := newClient(t, b)
+	c.ask(t, "initialize")
+	if m, _ := c.askWith(t, "resources/subscribe", []byte(`{"uri":"x://1"}`)); !strings.Contains(string(m.Error), "no licence") {
+		t.Errorf("%s", m.Raw)
+	}
 }

@@ -7,8 +7,9 @@ import (
 )
 
 // A union unites the objects of several servers. Objects in it are united member by member, arrays have the elements
-// of all, each once, and a boolean is true if it is at any server. Else the first server's value counts. The work is
-// linear in the size of the objects: below [mostLevels] nothing is united.
+// of all, each once, and a boolean is true if it is at any server. Else the first server's value counts, but null, with which
+// some servers write a member that they lack, counts only if no server has another value. The work is linear in the size of
+// the objects: below [mostLevels] nothing is united.
 type union struct {
 	level  int
 	names  []string
@@ -48,6 +49,8 @@ func (u *union) addAll(object []byte) {
 // add adds a value of another server.
 func (v *united) add(value []byte) {
 	switch {
+	case string(v.first) == "null":
+		v.first = value
 	case v.level == mostLevels:
 	case v.first[0] == '{' && value[0] == '{':
 		if v.object == nil {

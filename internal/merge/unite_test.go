@@ -19,6 +19,7 @@ func TestUnion(t *testing.T) {
 		{`{"a":false,"b":true}`, `{"a":true,"b":false}`, `{"a":true,"b":true}`},
 		{`{"a":{}}`, `{"a":[1]}`, `{"a":{}}`},
 		{`{"a":"<é>"}`, `{"a":null}`, `{"a":"<é>"}`},
+		{`{"a":null,"b":null,"c":null}`, `{"a":{"x":1},"b":[1],"c":null}`, `{"a":{"x":1},"b":[1],"c":null}`},
 		{`{"a\"b":{}}`, `{"a\"b":{"c":1}}`, `{"a\"b":{"c":1}}`},
 	} {
 		var u union
@@ -37,6 +38,18 @@ func TestAddCapabilities(t *testing.T) {
 	addCapabilities(&u, []byte(`{"tools":{"listChanged":false},"tasks":{"list":{}},"extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":["a"]}}}`))
 	addCapabilities(&u, []byte(`{"resources":{"subscribe":true},"vendor":{"x":1},"experimental":{"e":{}},"extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":["b"]},"o/p":{}}}`))
 	const want = `{"tools":{"listChanged":true},"extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":["a","b"]},"o/p":{}},"resources":{"subscribe":true,"listChanged":true},"vendor":{"x":1},"experimental":{"e":{}}}`
+	if got := string(u.text()); got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+}
+
+// A capability that a server writes as null does not hide that of another server.
+func TestNullCapability(t *testing.T) {
+	t.Parallel()
+	var u union
+	addCapabilities(&u, []byte(`{"tools":{},"resources":null,"prompts":null}`))
+	addCapabilities(&u, []byte(`{"tools":null,"resources":{"subscribe":true},"prompts":{}}`))
+	const want = `{"tools":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true},"prompts":{"listChanged":true}}`
 	if got := string(u.text()); got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}

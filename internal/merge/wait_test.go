@@ -256,6 +256,7 @@ type stuck struct {
 	*fake
 	id   string
 	goOn chan struct{}
+	full bool // then it does not take the request
 }
 
 func (s *stuck) Open(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
@@ -271,6 +272,9 @@ type stuckConn struct {
 func (c *stuckConn) Deliver(in backend.Inbound) error {
 	if string(in.ID) == c.s.id {
 		<-c.s.goOn
+		if c.s.full {
+			return errors.New("the pipe is broken")
+		}
 	}
 	return c.Conn.Deliver(in)
 }
@@ -279,7 +283,7 @@ func (c *stuckConn) Deliver(in backend.Inbound) error {
 func TestEndsWhenOpened(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		a := &stuck{&fake{tool: "x", starts: time.Second}, "3", make(chan struct{})}
+		a := &stuck{fake: &fake{tool: "x", starts: time.Second}, id: "3", goOn: make(chan struct{})}
 		a.leaves("tools/call")
 		c := newClient(t, New(func() []Member { return []Member{{Name: "a", Backend: a, Prefix: "a_"}} }, slog.New(slog.DiscardHandler)))
 		c.said = make(chan jsonrpc.Message) // unbuffered: a sender waits for the client
@@ -307,4 +311,31 @@ func TestEndsWhenOpened(t *testing.T) {
 			t.Errorf("the server was opened %d times", n)
 		}
 	})
+}
+
+// If a server ends while it is being sent a request, the outcome of the request is unknown only if the server has got it.
+func TestEndsAmidRequest(t *testing.T) {
+	t.Parallel()
+	for full, want := range map[bool]string{true: "did not take the request: the pipe is broken", false: "outcome unknown"} {
+		synctest.Test(t, func(t *testing.T) {
+			a := &stuck{fake: &fake{tool: "x"}, id: "3", goOn: make(chan struct{}), full: full}
+			a.leaves("tools/call")
+			c := newClient(t, New(func() []Member { return []Member{{Name: "a", Backend: a, Prefix: "a_"}} }, slog.New(slog.DiscardHandler)))
+			c.tell(t, "1", "initialize", `{"protocolVersion":"2025-11-25","capabilities":{}}`)
+			synctest.Wait()
+			c.told()
+			go c.tell(t, "3", "tools/call", `{"name":"a_x"}`)
+			synctest.Wait()
+			a.ends(errors.New("gone"))
+			synctest.Wait()
+			if got, _ := c.told(); len(got["3"]) > 0 {
+				t.Errorf("before it is known whether the server has it: %s", got["3"][0].Raw)
+			}
+			close(a.goOn)
+			synctest.Wait()
+			if got, _ := c.told(); len(got["3"]) != 1 || !strings.Contains(string(got["3"][0].Raw), want) {
+				t.Errorf("the client is told %v; want %s", got, want)
+			}
+		})
+	}
 }

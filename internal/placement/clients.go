@@ -248,12 +248,20 @@ func (n *Nodes) tellsOfClient(w http.ResponseWriter, r *http.Request) bool {
 type departed struct {
 	mu    sync.Mutex
 	all   map[string]departedClient // by their addresses
-	order []string                  // the addresses, the oldest first; all may lack some of them
+	order []departedName            // the oldest first; all may lack some of them, or have later clients of their addresses
+	last  uint64                    // the number of the last client
 }
 
 type departedClient struct {
-	state string
-	at    time.Time
+	state  string
+	at     time.Time
+	number uint64 // in order
+}
+
+// A departedName is the name of a client that has left: clients of one address have different numbers.
+type departedName struct {
+	address string
+	number  uint64
 }
 
 // leaves notes that a client has left, unless *written says that its whole answer was written. d.mu guards *written.
@@ -295,12 +303,16 @@ func (d *departed) add(address, state string) {
 	}
 	if !known {
 		if len(d.order) >= mostDeparted {
-			delete(d.all, d.order[0])
+			if oldest := d.order[0]; d.all[oldest.address].number == oldest.number {
+				delete(d.all, oldest.address)
+			}
 			d.order = d.order[1:]
 		}
-		d.order = append(d.order, address)
+		d.last++
+		c.number = d.last
+		d.order = append(d.order, departedName{address, c.number})
 	}
-	d.all[address] = departedClient{state, now}
+	d.all[address] = departedClient{state, now, c.number}
 }
 
 // returns notes that a client sends a request: it is not the client that has left from the same address. It clears *written.

@@ -80,3 +80,26 @@ func TestFarClients(t *testing.T) {
 type told bool
 
 func (t *told) Disconnected(string, time.Time) { *t = true }
+
+// A client that has left is not forgotten before the others because an earlier client of its address left long ago.
+func TestDepartedAgain(t *testing.T) {
+	t.Parallel()
+	var d departed
+	var written bool
+	d.loses("a")
+	d.returns("a", &written)
+	d.loses("a")
+	for i := range mostDeparted - 1 {
+		d.loses(strconv.Itoa(i))
+	}
+	if got := d.of("a"); got != clientLost {
+		t.Errorf("the client counts as %s", got)
+	}
+	d.loses("one more")
+	if got := d.of("a"); got != clientUnknown {
+		t.Errorf("the oldest of %d clients counts as %s", mostDeparted+1, got)
+	}
+	if len(d.all) != mostDeparted || len(d.order) != mostDeparted {
+		t.Errorf("%d clients, %d in order", len(d.all), len(d.order))
+	}
+}

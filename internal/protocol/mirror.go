@@ -31,6 +31,13 @@ func Rename(m *jsonrpc.Message, name string, at ...string) {
 	m.Raw = jsonrpc.AppendRequest(nil, m.ID, m.Method, m.Params)
 }
 
+// CompletesPrompt reports whether the params of a completion/complete are about an argument of a prompt, and not about a resource, whose
+// reference has no name, or null or an empty text for it.
+func CompletesPrompt(params []byte) bool {
+	ref := jsonrpc.Field(params, "ref")
+	return jsonrpc.String(jsonrpc.Field(ref, "type")) == "ref/prompt" || jsonrpc.String(jsonrpc.Field(ref, "name")) != ""
+}
+
 // UnknownName returns the error for a request if no server has its tool or prompt.
 func UnknownName(method, name string) *jsonrpc.Error {
 	kind := "prompt"

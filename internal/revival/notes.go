@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"holdfast/stream"
@@ -14,6 +15,12 @@ import (
 
 // mostNotes bounds how many notes are kept in memory.
 const mostNotes = 100_000
+
+// kept is a note in memory.
+type kept struct {
+	note  []byte
+	until time.Time // after that, its session cannot be revived
+}
 
 // ErrNoRoom says that there are too many notes.
 var ErrNoRoom = errors.New("too many notes of sessions are kept in memory")
@@ -26,16 +33,17 @@ func (k *Keeper) Note(ctx context.Context, key stream.SessionKey, began time.Tim
 	if k.o.Values == nil {
 		k.notes.Lock()
 		defer k.notes.Unlock()
-		switch _, has := k.notes.all[key]; {
-		case len(note) == 0:
+		if len(note) == 0 {
 			delete(k.notes.all, key)
 			return nil
-		case !has && len(k.notes.all) >= mostNotes:
-			return ErrNoRoom
-		case k.notes.all == nil:
-			k.notes.all = make(map[stream.SessionKey][]byte)
 		}
-		k.notes.all[key] = bytes.Clone(note)
+		if _, has := k.notes.all[key]; !has && !k.hasRoom() {
+			return ErrNoRoom
+		}
+		if k.notes.all == nil {
+			k.notes.all = make(map[stream.SessionKey]kept)
+		}
+		k.notes.all[key] = kept{bytes.Clone(note), began.Add(k.o.Life)}
 		return nil
 	}
 	rest := max(k.Rest(began), time.Second)
@@ -48,12 +56,22 @@ func (k *Keeper) Note(ctx context.Context, key stream.SessionKey, began time.Tim
 	return nil
 }
 
+// hasRoom reports whether there is room for another note. It forgets the notes of sessions that can be revived no more, if there is none
+// without that. k.notes is locked.
+func (k *Keeper) hasRoom() bool {
+	if len(k.notes.all) >= mostNotes {
+		now := time.Now()
+		maps.DeleteFunc(k.notes.all, func(_ stream.SessionKey, one kept) bool { return now.After(one.until) })
+	}
+	return len(k.notes.all) < mostNotes
+}
+
 // Noted returns the note of a session, or nil.
 func (k *Keeper) Noted(ctx context.Context, key stream.SessionKey) ([]byte, error) {
 	if k.o.Values == nil {
 		k.notes.Lock()
 		defer k.notes.Unlock()
-		return k.notes.all[key], nil
+		return k.notes.all[key].note, nil
 	}
 	note, err := k.o.Values.Value(ctx, noteName(key))
 	switch {

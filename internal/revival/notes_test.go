@@ -59,3 +59,28 @@ func TestManyNotes(t *testing.T) {
 		}
 	}
 }
+
+// Notes of sessions that can be revived no more make room for others.
+func TestOldNotesMakeRoom(t *testing.T) {
+	t.Parallel()
+	k := revival.New(revival.Options{Life: time.Hour, Keys: []sessionid.Key{{1}}})
+	now := time.Now()
+	old := now.Add(-2 * time.Hour)
+	for n := range 100_000 {
+		began := old
+		if n == 99_999 {
+			began = now
+		}
+		if err := k.Note(t.Context(), stream.SessionKey(fmt.Sprint(n)), began, []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := k.Note(t.Context(), "new", now, []byte("y")); err != nil {
+		t.Errorf("a note of a session that can be revived: %v", err)
+	}
+	for key, want := range map[stream.SessionKey]string{"new": "y", "99999": "x", "0": ""} {
+		if got, err := k.Noted(t.Context(), key); err != nil || string(got) != want {
+			t.Errorf("%s: %q, %v; want %q", key, got, err, want)
+		}
+	}
+}

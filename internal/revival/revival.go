@@ -53,7 +53,7 @@ type Keeper struct {
 	ended ended
 	notes struct {
 		sync.Mutex
-		all map[stream.SessionKey][]byte // if Values is nil
+		all map[stream.SessionKey]kept // if Values is nil
 	}
 }
 

@@ -132,7 +132,7 @@ func ruledRequest(conf *config.Server, m jsonrpc.Message) (jsonrpc.Message, *jso
 		return m, nil
 	}
 	raw := jsonrpc.Field(m.Params, at...)
-	if raw == nil {
+	if raw == nil || len(at) > 1 && !protocol.CompletesPrompt(m.Params) {
 		return m, nil // a resource's completion; else the server says what is missing
 	}
 	known := jsonrpc.String(raw)

@@ -22,6 +22,7 @@ type script struct {
 	only string        // the revision that it speaks; "": any
 	gate chan struct{} // Open waits for it; nil: it does not wait
 	hold chan struct{} // Deliver of a call waits for it
+	full bool          // Deliver of a call fails after that
 	does bool          // calls are answered
 	list string        // the tools; "": none
 	mute bool          // initialize is not answered
@@ -54,6 +55,9 @@ type scriptConn struct {
 func (c *scriptConn) Deliver(in backend.Inbound) error {
 	if in.Method == "tools/call" && c.f.hold != nil {
 		<-c.f.hold
+		if c.f.full {
+			return errors.New("the pipe is broken")
+		}
 	}
 	c.f.mu.Lock()
 	defer c.f.mu.Unlock()
@@ -242,6 +246,30 @@ func TestShareCancelEarly(t *testing.T) {
 		}
 		r.leave()
 	})
+}
+
+// If a shared server ends while it is being sent a request, the outcome of the request is unknown only if the server has got it.
+func TestShareEndsAmidRequest(t *testing.T) {
+	for full, want := range map[bool]string{true: "the server did not take the request: the pipe is broken", false: "outcome unknown: it fell"} {
+		synctest.Test(t, func(t *testing.T) {
+			f := &script{hold: make(chan struct{}), full: full}
+			s := shareOf(f, 0)
+			defer s.close()
+			r := join(t, s)
+			r.say(toolCall(7)) // Deliver of the call waits
+			f.conns[0].sink.Closed(errors.New("it fell"), true)
+			synctest.Wait()
+			if got := r.heard(); got != "" {
+				t.Errorf("before it is known whether the server has it: %s", got)
+			}
+			close(f.hold)
+			synctest.Wait()
+			if got := r.heard(); strings.Count(got, `"id":7`) != 1 || !strings.Contains(got, want) {
+				t.Errorf("the session is told %s; want %s", got, want)
+			}
+			r.leave()
+		})
+	}
 }
 
 // A shared server ends when no session has it open and no client has used it for stopIdle, or,

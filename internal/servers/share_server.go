@@ -50,6 +50,7 @@ type sharedRequest struct {
 
 	// Guarded by s.mu.
 	sent   bool             // the server has it
+	lost   bool             // the server ended while it was being sent
 	gone   bool             // it was cancelled
 	cancel *backend.Inbound // for the server, once it has the request
 }
@@ -162,20 +163,29 @@ func (n *sharing) send(in backend.Inbound, rq *sharedRequest) error {
 	}
 	in.Raw = jsonrpc.AppendRequest(nil, id, in.Method, in.Params)
 	err := n.conn.Deliver(in)
-	if err != nil {
-		if n.take(id) == nil {
-			return nil // it was answered, or cancelled
-		}
-		return err
-	}
 	n.s.mu.Lock()
-	rq.sent = true
-	cancel := rq.cancel
+	waits := n.asked[string(id)] == rq
+	if rq.sent = err == nil; !rq.sent {
+		n.forget(string(id))
+	}
+	cancel, lost, why := rq.cancel, rq.lost, n.why
 	n.s.mu.Unlock()
-	if cancel != nil {
+	switch {
+	case err != nil && !waits && !lost:
+		return nil // it was answered, or cancelled
+	case err != nil:
+		return err
+	case lost:
+		rq.end(why)
+	case cancel != nil:
 		n.tell(*cancel)
 	}
 	return nil
+}
+
+// end answers a request of a session that the server has, and will not answer.
+func (rq *sharedRequest) end(why error) {
+	rq.from.fail(rq.call, rq.id, jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "%s: %v", protocol.TextOutcomeUnknown, why))
 }
 
 // tell passes a cancellation on.
@@ -292,6 +302,12 @@ func (n *sharing) Closed(why error, _ bool) {
 	over := n.over
 	n.over, n.why = true, why
 	lost := n.asked
+	for key, rq := range lost {
+		if rq.from != nil && !rq.sent { // [sharing.send] finds out whether the server has it
+			rq.lost = true
+			delete(lost, key)
+		}
+	}
 	n.asked, n.tokens = make(map[string]*sharedRequest), make(map[string]*sharedRequest)
 	was := s.current[n.revision] == n
 	if was {
@@ -312,7 +328,7 @@ func (n *sharing) Closed(why error, _ bool) {
 			close(rq.answer)
 			continue
 		}
-		rq.from.fail(rq.call, rq.id, jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "%s: %v", protocol.TextOutcomeUnknown, why))
+		rq.end(why)
 	}
 	if was {
 		go func() { // not here: it may wait for us

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/netip"
@@ -114,6 +115,9 @@ func saidAt(res *http.Response) time.Time {
 	return time.Now()
 }
 
+// longestAfter is the longest wait that retryAfter returns: times can be added to it.
+const longestAfter = math.MaxInt32 * time.Second
+
 // retryAfter returns how long a receiver asks to wait, or 0 (RFC 9110, section 10.2.3).
 func retryAfter(text string, now time.Time) time.Duration {
 	text = strings.TrimSpace(text)
@@ -121,7 +125,7 @@ func retryAfter(text string, now time.Time) time.Duration {
 		return time.Duration(seconds) * time.Second
 	}
 	if at, err := http.ParseTime(text); err == nil {
-		return max(at.Sub(now), 0)
+		return min(max(at.Sub(now), 0), longestAfter)
 	}
 	return 0
 }

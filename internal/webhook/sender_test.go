@@ -128,6 +128,7 @@ func TestGiveUp(t *testing.T) {
 		{"time", http.StatusBadGateway, "", webhook.Options{Pause: time.Minute, Within: 20 * time.Second}, 1},
 		{"asked for too long", http.StatusServiceUnavailable, "3601", webhook.Options{}, 1},
 		{"asked for a date too far", http.StatusServiceUnavailable, "Fri, 01 Jan 2100 00:00:00 GMT", webhook.Options{}, 1},
+		{"asked for the last date of all", http.StatusServiceUnavailable, "Fri, 31 Dec 9999 23:59:59 GMT", webhook.Options{}, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
