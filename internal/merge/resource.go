@@ -243,7 +243,7 @@ func tellsMore(err, than error) bool {
 	return than == nil || isNone(than) || errors.As(err, &says) && errors.As(than, &was) && (was.is(notFound) || was.is(jsonrpc.CodeMethodNotFound))
 }
 
-// mostTelling returns the error for a client of whose servers each has failed: that of a server that wants another token, or else the one
+// mostTelling returns the error for a client after all its servers have failed: that of a server that wants another token, or else the error
 // that tells most.
 func mostTelling(errs []error) (most error) {
 	if i := slices.IndexFunc(errs, wantsToken); i >= 0 {

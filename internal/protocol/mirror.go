@@ -31,8 +31,8 @@ func Rename(m *jsonrpc.Message, name string, at ...string) {
 	m.Raw = jsonrpc.AppendRequest(nil, m.ID, m.Method, m.Params)
 }
 
-// CompletesPrompt reports whether the params of a completion/complete are about an argument of a prompt, and not about a resource, whose
-// reference has no name, or null or an empty text for it.
+// CompletesPrompt reports whether the params of a completion/complete are about an argument of a prompt. A reference to a resource has
+// no name, or null or an empty text for it.
 func CompletesPrompt(params []byte) bool {
 	ref := jsonrpc.Field(params, "ref")
 	return jsonrpc.String(jsonrpc.Field(ref, "type")) == "ref/prompt" || jsonrpc.String(jsonrpc.Field(ref, "name")) != ""

@@ -83,7 +83,7 @@ func (h *Handler) startMessages(x *exchange.Exchange, o *outcome) (err error) {
 	}
 	if len(x.Msgs) == 1 {
 		var defers bool
-		if x.Session, defers, err = x.Session.Home(x.Values(), &x.Msgs[0], x.HTTP.Header); err != nil {
+		if x.Session, defers, err = x.Session.Home(x.HTTP.Context(), &x.Msgs[0], x.HTTP.Header); err != nil {
 			return err
 		}
 		if defers {

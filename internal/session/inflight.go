@@ -233,7 +233,7 @@ func (rq *inflight) cancel() {
 // ended is called for each request that was removed from [requests], after its call was told.
 func (rq *inflight) ended() {
 	s := rq.call.s
-	if rq.call.IsOver() && (s.single || rq.call.client.isOpen()) { // in a single session the standalone stream counts what is open
+	if rq.call.IsOver() && (s.single || rq.call.client.isOpen()) { // in a single session the standalone stream counts the open questions
 		for _, r := range s.asked.dropCall(rq.call) { // else the backend would wait for an answer for ever
 			r.link.refuse(jsonrpc.Message{ID: r.id, Method: r.method}, "the call that it belonged to is over")
 		}

@@ -148,12 +148,13 @@ func (s *Session) Home(ctx context.Context, m *jsonrpc.Message, header http.Head
 	return home, false, err
 }
 
-// awaitOffer opens the server of a session that has begun again, if a service may answer a request or defer its call: which services are
-// offered is known by the server's answer to initialize. If that fails, the request hears of it when it is delivered.
+// awaitOffer opens the server of a session that has begun again, if a service may answer a request or defer its call: the server's answer to
+// initialize says which services are offered. If that fails, the request gets the error when it is delivered.
 func (s *Session) awaitOffer(ctx context.Context, m *jsonrpc.Message, header http.Header) {
 	if m.Kind != jsonrpc.Request || !s.offering.isUnknown() || !slices.ContainsFunc(s.m.services, func(f Service) bool { return f.Owns(m.Method) || f.Defers(m) }) {
 		return
 	}
+	ctx = context.WithoutCancel(ctx) // other requests may wait for the opening, too
 	if err := s.awaitOpen(ctx, backend.Inbound{Message: *m, Context: ctx, Header: header}); err != nil {
 		s.m.logger.Debug("it is not known what is offered with the server", "session", s.Name(), "error", err)
 	}
