@@ -41,6 +41,7 @@ func TestClosesUponResponse(t *testing.T) {
 					role = server.RoleWorker
 				}
 				n := f.start(config{server: server.Options{Role: role, Response: response}, session: session.Options{Shared: session.Shared{Observers: observe.Observers{m}}}})
+				n.HurryLost(50 * time.Millisecond)
 				p := &peer{n: n.node}
 				passed := metrics.New(observe.Figures{})
 				if at == "door" {
@@ -97,7 +98,7 @@ func TestClosesUponResponse(t *testing.T) {
 				}
 				l := p.open("GET", "/mcp", "")
 				l.head()
-				time.Sleep(1500 * time.Millisecond)
+				pass(t, 500*time.Millisecond) // a response would be told again after 50 ms
 				if r := figures(t, m)["readers{door=session_id}"] + figures(t, m)["resumes_total{door=session_id}"]; r != 0 {
 					t.Errorf("%v responses are told again", r)
 				}

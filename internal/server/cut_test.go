@@ -307,6 +307,7 @@ func callAs(id, name, args string) string {
 func TestContinuedOnce(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{Retry: 20 * time.Millisecond}})
+	n.HurryLost(50 * time.Millisecond)
 	p := n.connect("2025-06-18", nil)
 	p.open("POST", "/mcp", callAs("1", "hold", `{}`)).atMost(10, rst)
 	p.open("POST", "/mcp", callAs("2", "steps", `{"key":"k","n":1}`)).atMost(10, rst)
@@ -318,7 +319,7 @@ func TestContinuedOnce(t *testing.T) {
 	for range 2 {
 		got = append(got, string(w.message().Data))
 	}
-	pass(t, 1200*time.Millisecond) // shorter than leastPatience (2 s), after which a call with event ids would come again
+	pass(t, 500*time.Millisecond) // a call with event ids would come again after 50 ms
 	held[0].Result(result("last"))
 	got = append(got, string(w.message().Data))
 	if len(got) != 3 || !strings.Contains(got[0], "progress") || !strings.Contains(got[1], "done") || !strings.Contains(got[2], "last") {
@@ -331,6 +332,7 @@ func TestContinuedOnce(t *testing.T) {
 func TestToldOnce(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{Retry: 20 * time.Millisecond}})
+	n.HurryLost(50 * time.Millisecond)
 	var listening []*wire
 	var peers []*peer
 	for _, version := range []string{"2025-06-18", "2025-11-25"} {
@@ -344,7 +346,7 @@ func TestToldOnce(t *testing.T) {
 			listening, peers = append(listening, w), append(peers, p)
 		}
 	}
-	pass(t, 1200*time.Millisecond) // shorter than leastPatience (2 s), after which an answer would come again
+	pass(t, 500*time.Millisecond) // an answer would come again after 50 ms
 	for i, w := range listening {
 		peers[i].unrelated("new")
 		if ev := w.message(); !strings.Contains(string(ev.Data), "new") {

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"holdfast/internal/caller"
 	"holdfast/internal/session"
@@ -71,7 +72,7 @@ func TestEndedAnyNode(t *testing.T) {
 		}, lost: true},
 		"cancelled, and its node drained": {end: func(s *scene) {
 			cancel(s)
-			if err := s.f.nodes[0].drain(0); err != nil && s.f.t.Context().Err() != nil {
+			if err := s.f.nodes[0].drain(time.Minute); err != nil {
 				s.f.t.Error(err)
 			}
 		}, lost: true},

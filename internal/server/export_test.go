@@ -31,6 +31,9 @@ func (h *Handler) Tunnel(wrap func(net.Conn) net.Conn) {
 // Unpool gives each request to another node a connection of its own.
 func (h *Handler) Unpool() { h.nodes.Transport().DisableKeepAlives = true }
 
+// HurryLost sets how long a client with an event id has to come back with it. It must be called before the first request.
+func (h *Handler) HurryLost(patience time.Duration) { h.responses.Patience = patience }
+
 // HasLeft reports whether another node has sent a notice that the client at an address left it.
 func (h *Handler) HasLeft(from string) bool { return h.nodes.HasLeft(from, time.Time{}) }
 

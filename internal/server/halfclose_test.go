@@ -19,8 +19,8 @@ func (slowStart) Open(ctx context.Context, _ backend.Start, _ backend.Sink) (bac
 	return nil, fmt.Errorf("start the server: %w", context.Cause(ctx))
 }
 
-// A client that half-closes its connection after an initialize, and reads, gets a 503 if its
-// session was not opened: the server has not failed.
+// A client that half-closes its connection after an initialize, and reads, gets a 503 with Retry-After (without it, Answers
+// returns an error) if its session was not opened: the server has not failed.
 func TestHalfClosedInitialize(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{backend: slowStart{}})

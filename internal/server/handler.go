@@ -175,7 +175,7 @@ func New(opts Options) *Handler {
 	h.life.Nodes = h.nodes
 	h.starter = exchange.Starter{Sessions: h.sessions, Nodes: h.nodes, Watched: &h.watched, Draining: h.life.Draining(), Observers: opts.Observers}
 	h.responses = copying.Responses{
-		Stateless: opts.Stateless, Retry: opts.Retry, KeepAlive: opts.KeepAlive, PingAfter: opts.PingAfter, DisconnectAfter: opts.DisconnectAfter,
+		Stateless: opts.Stateless, Retry: opts.Retry, Patience: max(2*opts.Retry, copying.LeastPatience), KeepAlive: opts.KeepAlive, PingAfter: opts.PingAfter, DisconnectAfter: opts.DisconnectAfter,
 		InputGrace: opts.InputGrace, WriteTimeout: opts.WriteTimeout,
 		Life: &h.life, Nodes: h.nodes, Watched: &h.watched, Answers: &h.answers, Logger: h.logger,
 	}

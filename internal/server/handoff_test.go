@@ -693,7 +693,7 @@ func TestHandOffBatch(t *testing.T) {
 	}
 }
 
-// The hand-off of a tool with an outputSchema, which the client has not listed, is an error without
+// The hand-off of a tool with an outputSchema, or of one that the client has not listed, is an error without
 // structuredContent, so that hosts which check results accept it.
 func TestHandOffShaped(t *testing.T) {
 	t.Parallel()
@@ -704,14 +704,21 @@ func TestHandOffShaped(t *testing.T) {
 	c.backend = tooled(`{"tools":[{"name":"slow","outputSchema":{"type":"object"}}]}`, ends)
 	n := newNode(t, c)
 	h := &posting{peer: n.connect("2025-11-25", nil)}
-	m, _ := h.ask("tools/call", toolCall("slow", `{}`))
-	is := tellOf(t, m)
-	if jsonrpc.Field(m.Raw, "result", "structuredContent") != nil || !is.error || !strings.Contains(is.text, "not a failure") {
-		t.Errorf("with an outputSchema: %s", m.Raw)
+	handles := map[string]string{}
+	for _, when := range []string{"before it is listed", "listed"} {
+		m, _ := h.ask("tools/call", toolCall("slow", `{}`))
+		is := tellOf(t, m)
+		if jsonrpc.Field(m.Raw, "result", "structuredContent") != nil || !is.error || !strings.Contains(is.text, "not a failure") {
+			t.Errorf("%s: %s", when, m.Raw)
+		}
+		handles[when] = is.Handle
+		h.ask("tools/list", "{}")
 	}
 	end()
-	if end := waitFor(t, h, is.Handle, handoff.Completed); end.text != "the server's" || end.error {
-		t.Errorf("at the end: %s", end.raw.Raw)
+	for when, handle := range handles {
+		if end := waitFor(t, h, handle, handoff.Completed); end.text != "the server's" || end.error {
+			t.Errorf("%s: at the end: %s", when, end.raw.Raw)
+		}
 	}
 }
 

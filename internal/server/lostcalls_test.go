@@ -96,6 +96,7 @@ func noticedLate(t *testing.T, version string, how cut, noticed, answered time.D
 func TestOnlyTheLast(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{server: server.Options{Retry: 20 * time.Millisecond}})
+	n.HurryLost(50 * time.Millisecond)
 	var back []*wire
 	var peers []*peer
 	for _, version := range []string{"2025-06-18", "2025-11-25"} {
@@ -118,7 +119,7 @@ func TestOnlyTheLast(t *testing.T) {
 			t.Errorf("%s: first %s", peers[i].version, ev.Data)
 		}
 	}
-	pass(t, 1200*time.Millisecond) // shorter than leastPatience (2 s), after which an answer would come again
+	pass(t, 500*time.Millisecond) // an answer would come again after 50 ms
 	for i, w := range back {
 		peers[i].unrelated("new")
 		if ev := w.message(); !strings.Contains(string(ev.Data), "new") {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/backend/message"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/jsonrpc"
@@ -111,8 +112,15 @@ func TestModernNotResumed(t *testing.T) {
 	}
 	_ = w.c.Close()
 	mcptest.Eventually(t, "the call to be cancelled", time.Minute, func() bool { return n.sessions.Calls() == 0 })
-	if r := p.modern("server/discover", "", `{}`, `{}`); !strings.Contains(string(r.body), `"holdfast/resumableRequests":{}`) && strings.Contains(string(r.body), `"result"`) {
-		t.Errorf("discover: %s", r.body)
+}
+
+// An endpoint that offers extensions adds this one to the result of server/discover, also for a client without it.
+func TestModernResumeOffered(t *testing.T) {
+	t.Parallel()
+	discovered := message.HandlerFunc(func(x *message.Exchange) { x.Result([]byte(`{"capabilities":{}}`)) })
+	n := newNode(t, config{tasks: time.Hour, backend: message.New(discovered)}) // tasks: it offers extensions
+	if r := (&peer{n: n}).modern("server/discover", "", `{}`, `{}`); !strings.Contains(string(r.body), `"holdfast/resumableRequests":{}`) {
+		t.Errorf("discover: %d %s", r.status, r.body)
 	}
 }
 

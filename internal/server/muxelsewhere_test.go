@@ -3,8 +3,10 @@ package server_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -93,7 +95,9 @@ func TestSocketElsewhereStays(t *testing.T) {
 			t.Errorf("node %d: %s", i, m)
 		case <-time.After(6 * time.Second):
 			f.nodes[0].release(1)[0].Result(result("held"))
-			t.Logf("node %d: %s", i, <-ch)
+			if m := <-ch; !strings.Contains(m, "held") {
+				t.Errorf("node %d, after the release: %s", i, m)
+			}
 		}
 	}
 }
@@ -135,7 +139,9 @@ func TestSocketElsewhereDrainWaits(t *testing.T) {
 		t.Errorf("after %v: %q", time.Since(began), g)
 	case <-time.After(9500 * time.Millisecond):
 		f.nodes[0].release(1)[0].Result(result("held"))
-		t.Logf("after %v: %q", time.Since(began), <-ch)
+		if g := <-ch; !strings.Contains(g, "held") {
+			t.Errorf("after the release: %q", g)
+		}
 	}
 }
 
@@ -169,7 +175,8 @@ func (w panickyWriter) Write(b []byte) (int, error) {
 	return w.ResponseWriter.Write(b)
 }
 
-// A panic of a middleware's writer ends the connection, not the process.
+// A panic of a middleware's writer while a continued call is written ends the connection, not the process. The client gets the
+// call on its next connection.
 func TestContinuedCallPanics(t *testing.T) {
 	t.Parallel()
 	var bad atomic.Bool
@@ -182,17 +189,23 @@ func TestContinuedCallPanics(t *testing.T) {
 			h.ServeHTTP(w, r)
 		})
 	}})
+	n.HurryLost(50 * time.Millisecond)
 	p := n.connect("2025-06-18", nil)
 	left := p.open("POST", "/mcp", call("hold", `{}`))
 	held := n.release(1)
 	left.atMost(20, rst)
 	w := p.open("GET", "/mcp", "")
 	w.head()
-	time.Sleep(500 * time.Millisecond)
+	mcptest.Eventually(t, "the call to be continued", time.Minute, func() bool { return n.sessions.Readers() == 2 })
 	bad.Store(true)
 	held[0].Result(result("held"))
-	time.Sleep(time.Second)
-	w.c.Close()
+	if ev, err := w.next(); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("got %s, %v", ev.Data, err)
+	}
+	bad.Store(false)
+	if ev := p.open("GET", "/mcp", "").message(); !strings.Contains(string(ev.Data), "held") {
+		t.Errorf("after that, got %s", ev.Data)
+	}
 }
 
 // A call that is resumed on the connection that reads it already is answered once.

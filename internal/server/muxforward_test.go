@@ -136,7 +136,7 @@ func TestFarOwnerLost(t *testing.T) {
 }
 
 // TestFarOwnerLostAgain is TestFarOwnerLost for a retry-safe call. The connection gets the rest
-// of the call, which is made again or had ended, and no event twice.
+// of the call, which is made again or, on a busy machine, had ended before, and no event twice.
 func TestFarOwnerLostAgain(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {

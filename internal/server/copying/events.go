@@ -31,6 +31,7 @@ import (
 type Responses struct {
 	Stateless       bool          // clients get no ids, as they can't come back for a stream
 	Retry           time.Duration // how long clients are told to wait before they come back
+	Patience        time.Duration // how long a client with an event id has to come back with it
 	KeepAlive       time.Duration // silence after which a comment is sent; 0 or less: never
 	PingAfter       time.Duration // silence after which a client that knows no empty events gets an id with a ping; 0 or less: never
 	DisconnectAfter time.Duration // age at which a connection is ended, for the client to resume; 0: never

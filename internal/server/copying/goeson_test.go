@@ -9,8 +9,15 @@ import (
 	"holdfast/internal/placement"
 )
 
+type failing struct {
+	http.ResponseWriter
+	err error
+}
+
+func (w failing) Write(b []byte) (int, error) { return len(b), w.err }
+
 // A stream that continues in an open response writes nothing when it opens, and no keep-alive is due then. HasID is called at each event
-// with an id, and Broken keeps its error at a later flush.
+// with an id, and Broken keeps the first error of a flush.
 func TestGoesOn(t *testing.T) {
 	t.Parallel()
 	w, ids := httptest.NewRecorder(), 0
@@ -25,8 +32,11 @@ func TestGoesOn(t *testing.T) {
 	if c.Append(nil, []byte("1"), []byte(`{}`)); ids != 1 {
 		t.Errorf("an event with an id is %d ids", ids)
 	}
-	to.Broken = errors.New("cut")
-	if err := c.Flush([]byte("more"), false); err != nil || to.Broken == nil {
-		t.Errorf("written after it broke: %v, %v", err, to.Broken)
+	first := errors.New("cut")
+	for _, is := range []error{first, errors.New("cut again"), nil} {
+		c.W = failing{w, is}
+		if err := c.Flush([]byte("more"), false); !errors.Is(err, is) || !errors.Is(to.Broken, first) {
+			t.Errorf("flushed: %v, want %v; the answer broke of %v", err, is, to.Broken)
+		}
 	}
 }

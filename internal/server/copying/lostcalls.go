@@ -18,9 +18,8 @@ import (
 // but their session id: docs/decisions/0001-session-id-only.md.
 
 const (
-	// leastPatience is the least time that a client with an event id has to come back
-	// with it, however short it was asked to wait.
-	leastPatience = 2 * time.Second
+	// LeastPatience is the least [Responses.Patience], however short clients are told to wait.
+	LeastPatience = 2 * time.Second
 
 	// justBefore is how long after a write it may become known that the client had left
 	// before the bytes arrived.
@@ -51,7 +50,7 @@ type continuedCall struct {
 // be about to come back with it, after the time that it was asked to wait.
 func (c *Events) ContinueLost(ctx context.Context) {
 	var lost []stream.Cursor
-	lost, c.due = c.Session.Streams().Lost(ctx, max(2*c.of.Retry, leastPatience))
+	lost, c.due = c.Session.Streams().Lost(ctx, c.of.Patience)
 	if len(lost) > 0 && c.continued == nil {
 		c.continued = &continued{c: c, calls: make(map[*continuedCall]struct{})}
 		c.continued.ctx, c.continued.stop = context.WithCancelCause(ctx)
