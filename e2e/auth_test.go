@@ -155,7 +155,7 @@ func TestAuthPrincipal(t *testing.T) {
 	}
 }
 
-// TestAuthBrowser checks that the Origin of a web page's request is judged before its token.
+// TestAuthBrowser checks that Host and Origin of a web page's request are judged before its token.
 func TestAuthBrowser(t *testing.T) {
 	t.Parallel()
 	as := authtest.New(t)
@@ -173,5 +173,9 @@ func TestAuthBrowser(t *testing.T) {
 		if resp.Status != c.want || allowed != (c.want != http.StatusForbidden) {
 			t.Errorf("%s from %s: %d %v", c.method, c.origin, resp.Status, resp.Header)
 		}
+	}
+	// A page whose own name leads to this address (DNS rebinding) makes requests without an Origin.
+	if resp := mcptest.Post(t, p.URL, begins, "Host", "evil.example.com"); resp.Status != http.StatusForbidden || !strings.Contains(resp.Body, "Host") {
+		t.Errorf("from another host: %d %s", resp.Status, resp.Body)
 	}
 }

@@ -94,7 +94,7 @@ func (f *fleet) listen(ctx context.Context, r *specClient, again *atomic.Int64) 
 			err = r.take(s, 0, resp)
 			resp.Body.Close()
 			if s.err != nil {
-				f.t.Errorf("who listens: %v", err)
+				f.t.Errorf("who listens: %v", s.err)
 				return
 			}
 			again.Add(1)

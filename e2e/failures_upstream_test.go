@@ -295,16 +295,17 @@ func TestFailure21Noise(t *testing.T) {
 	}
 }
 
-// FAILURES 21: an upstream that answers with a page of HTML, as gateways do, ends the call with an error that quotes it.
+// FAILURES 21: an upstream that answers with a page of HTML, as gateways do, ends the call with an error that names the
+// status, or the media type of a 200.
 func TestFailure21HTML(t *testing.T) {
 	t.Parallel()
-	for _, status := range []int{200, 400, 403, 500, 502} {
+	for status, says := range map[int]string{200: "text/html", 400: "HTTP 400", 403: "HTTP 403", 500: "HTTP 500", 502: "HTTP 502"} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			t.Parallel()
 			f := &forgetful{call: upstreamReply{status: status, media: "text/html", body: "<html><title>Bad Gateway</title></html>"}}
 			c := connect(t, serve(t, "--upstream", mcptest.Serve(t, f), "--upstream-wait", "1s"))
 			began := time.Now()
-			if got := c.ask(oddCall(7, "odd", "")); !strings.Contains(got, `"error"`) || !strings.Contains(got, `"id":7`) {
+			if got := c.ask(oddCall(7, "odd", "")); !strings.Contains(got, `"error"`) || !strings.Contains(got, `"id":7`) || !strings.Contains(got, says) {
 				t.Errorf("got %s", got)
 			}
 			if took := time.Since(began); took > 30*time.Second {

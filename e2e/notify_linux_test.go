@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast/internal/mcptest"
+	"holdfast/internal/testport"
 )
 
 // systemd is notified when the program is ready, with its port open, and when it drains.
@@ -19,20 +20,31 @@ func TestNotify(t *testing.T) {
 	l := mcptest.Must(net.ListenUnixgram("unixgram", &net.UnixAddr{Name: at, Net: "unixgram"}))(t)
 	defer l.Close()
 	told := func() string {
-		t.Helper()
 		b := make([]byte, 100)
 		_ = l.SetReadDeadline(time.Now().Add(time.Minute))
-		n := mcptest.Must(l.Read(b))(t)
+		n, err := l.Read(b)
+		if err != nil {
+			return err.Error()
+		}
 		return string(b[:n])
 	}
-	cmd := exec.Command(built, "serve", "--demo", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+	addr := testport.Addr(t)
+	cmd := exec.Command(built, "serve", "--demo", "--listen", addr, "--admin", "127.0.0.1:0")
 	cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+at)
+	ready := make(chan string, 1)
+	go func() {
+		got := told()
+		if c, err := net.Dial("tcp", addr); err != nil {
+			got += " before its port is open: " + err.Error()
+		} else {
+			_ = c.Close()
+		}
+		ready <- got
+	}()
 	p := serveBy(t, cmd)
-	if got := told(); got != "READY=1" {
+	if got := <-ready; got != "READY=1" {
 		t.Errorf("it says %q, want READY=1", got)
 	}
-	c := mcptest.Must(net.Dial("tcp", p.Addr))(t)
-	_ = c.Close()
 	if err := p.stop(t); err != nil {
 		t.Error(err)
 	}
