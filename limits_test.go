@@ -514,7 +514,7 @@ func TestQueueRepeated(t *testing.T) {
 		o.Limits.ToolCalls, o.Limits.Queue, o.Limits.QueueWait, o.Metrics, o.MaxShare = 1, 3, time.Minute, metrics.New(figures), 1
 	})
 	ann := l.begin("ann")
-	answers := make(chan string, 3)
+	answers := make(chan string, 4)
 	call := func(id int, more ...string) {
 		status, _, text := l.post("ann", ann, toolCall(id, "held"), more...)
 		answers <- fmt.Sprint(status, strings.Contains(text, fmt.Sprintf(`"id":%d,"result"`, id)))
@@ -533,15 +533,16 @@ func TestQueueRepeated(t *testing.T) {
 			}
 		}
 	}
-	for range 3 {
+	// There is room for one call: the next one would wait for a second run of that call.
+	go call(3)
+	if id := <-s.running; id != "3" {
+		t.Fatalf("%s runs again", id)
+	}
+	s.release <- struct{}{}
+	for range 4 {
 		if got := <-answers; got != "200 true" {
 			t.Errorf("answered %s", got)
 		}
-	}
-	select {
-	case id := <-s.running:
-		t.Errorf("%s runs again", id)
-	default:
 	}
 }
 

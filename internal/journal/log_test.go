@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime"
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"holdfast/internal/engine/memory"
 	"holdfast/internal/journal"
@@ -55,6 +55,7 @@ func (o *owner) Lost(unstored []journal.Entry[*writer], err error) {
 func newOwner(t *testing.T, refuse func([]stream.Record) error) *owner {
 	t.Helper()
 	st := memory.New(memory.Options{})
+	t.Cleanup(func() { _ = st.Close() })
 	lease, err := st.Create(t.Context(), "s", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -153,27 +154,33 @@ func TestMoved(t *testing.T) {
 // While the store blocks, writers go on until too much is queued, and then wait.
 func TestFull(t *testing.T) {
 	t.Parallel()
-	entered, release := make(chan struct{}), make(chan struct{})
-	var once sync.Once
-	o := newOwner(t, func([]stream.Record) error {
-		once.Do(func() { close(entered) })
-		<-release
-		return nil
+	synctest.Test(t, func(t *testing.T) {
+		release, third := make(chan struct{}), make(chan struct{})
+		o := newOwner(t, func([]stream.Record) error {
+			<-release
+			return nil
+		})
+		w := &writer{}
+		var all sync.WaitGroup
+		all.Go(func() { o.say(w, "first") })
+		synctest.Wait()
+		o.say(w, "second") // the call returns at once
+		all.Go(func() {
+			o.say(w, fmt.Sprintf("%0200d", 3))
+			close(third)
+		})
+		synctest.Wait()
+		select {
+		case <-third:
+			t.Errorf("a writer goes on, with %d bytes queued", o.log.Queued())
+		default:
+		}
+		close(release)
+		all.Wait()
+		if len(o.told) != 3 || !o.log.IsIdle() {
+			t.Errorf("told %q", o.told)
+		}
 	})
-	w := &writer{}
-	var all sync.WaitGroup
-	all.Go(func() { o.say(w, "first") })
-	<-entered
-	o.say(w, "second") // the call returns at once
-	all.Go(func() { o.say(w, fmt.Sprintf("%0200d", 3)) })
-	for o.log.Queued() < 200 {
-		runtime.Gosched()
-	}
-	close(release)
-	all.Wait()
-	if len(o.told) != 3 || !o.log.IsIdle() {
-		t.Errorf("told %q", o.told)
-	}
 }
 
 // If the store has not taken the end of a stream, the end is read from memory, after the stored entries.

@@ -113,8 +113,8 @@ func TestHostsServed(t *testing.T) {
 	}
 }
 
-// When a process ends, its calls end with "outcome unknown", other servers go on, and it
-// begins again: alone, shared, and among the merged.
+// When a process ends, its calls end with "outcome unknown", other servers and the processes of other
+// clients go on, and it begins again: alone, shared, and among the merged.
 func TestProcessEnds(t *testing.T) {
 	t.Parallel()
 	exe := mcptest.Must(os.Executable())(t)
@@ -129,8 +129,15 @@ func TestProcessEnds(t *testing.T) {
 		if got := call(t, s, prefix+"end"); !strings.Contains(got, "outcome unknown") {
 			t.Errorf("%s: %s", path, got)
 		}
-		if again := call(t, s, prefix+"pid"); again == pid || strings.Contains(again, " ") {
+		again := call(t, s, prefix+"pid")
+		if again == pid || strings.Contains(again, " ") {
 			t.Errorf("%s: the process %s is %s", path, pid, again)
+		}
+		if same == pid {
+			same = again
+		}
+		if now := call(t, other, prefix+"pid"); now != same {
+			t.Errorf("%s: the other client has the process %s, want %s", path, now, same)
 		}
 		if prefix != "" {
 			if got := call(t, s, "a_echo"); got != "a:echo:hi" {

@@ -1,6 +1,8 @@
 package servers_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -55,7 +57,7 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// When one client of a shared server ends its session, the call of another client goes on.
+// A client of a shared server can cancel its own call. The call of another client goes on, also when a client ends its session.
 func TestShareCancel(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, `{"mcpServers": {"a": {"$url_a", "holdfast": {"share": true}}}}`, "a")
@@ -63,6 +65,22 @@ func TestShareCancel(t *testing.T) {
 	got := make(chan string, 1)
 	go func() { got <- call(t, two, "slow") }()
 	<-f.began
+	ctx, cancel := context.WithCancel(t.Context())
+	own := make(chan error, 1)
+	go func() {
+		_, err := one.CallTool(ctx, &mcp.CallToolParams{Name: "slow", Arguments: message{"own"}})
+		own <- err
+	}()
+	<-f.began
+	cancel()
+	if err := <-own; !errors.Is(err, context.Canceled) {
+		t.Errorf("its own call: %v", err)
+	}
+	select {
+	case <-f.ended:
+	case <-time.After(patience):
+		t.Fatal("the call is not cancelled at the server")
+	}
 	if r := call(t, one, "echo"); r != "a:echo:hi" {
 		t.Error(r)
 	}

@@ -202,10 +202,12 @@ func TestFlights(t *testing.T) {
 	a.answers(a.call(3, &clientConn{}))
 	third := a.call(4, &clientConn{})
 	flies(1)
+	told := b.Flights().Counts().Told
 	a.answers(third)
+	a.Flights().Tell()
 	b.Flights().NodeLost("a")
 	flies(0)
-	if n := b.Flights().Counts().Kept; n > 1 {
-		t.Errorf("%d stranded calls are known after the end", n)
+	if n := b.Flights().Counts().Told - told; n != 0 {
+		t.Errorf("%d calls are stranded after their end", n)
 	}
 }

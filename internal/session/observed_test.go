@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"holdfast/internal/mcptest"
@@ -238,16 +239,29 @@ func (l *late) Append(ctx context.Context, lease stream.Lease, records []stream.
 	return err
 }
 
-// Observers hear the outcome of a call if its node ends before the store has confirmed the call's last entry.
+// Observers hear the outcome of a call if its node ends, or its client ends the session, before the store has confirmed the call's
+// last entry: either waits for that.
 func TestObservedAtTheEnd(t *testing.T) {
 	t.Parallel()
-	l := observetest.New(t)
-	store := &late{has: make(chan struct{}), says: make(chan struct{})}
-	h := newHouse(t, Options{Shared: Shared{Observers: observe.Observers{l}}}, func(s stream.Store) stream.Store { store.Store = s; return store })
-	c := begin(t, h.open(""), false, request(1))
-	go h.desk.last().say(c, `{"jsonrpc":"2.0","id":1,"result":{}}`)
-	<-store.has
-	time.AfterFunc(100*time.Millisecond, func() { close(store.says) })
-	h.close()
-	wantEnd(t, l, observe.Result, 0, true)
+	for name, end := range map[string]func(h *house, s *Session){
+		"node":   func(h *house, _ *Session) { h.Close() },
+		"client": func(h *house, s *Session) { h.End(s) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				l := observetest.New(t)
+				store := &late{has: make(chan struct{}), says: make(chan struct{})}
+				h := newHouse(t, Options{Shared: Shared{Observers: observe.Observers{l}}}, func(s stream.Store) stream.Store { store.Store = s; return store })
+				defer h.close()
+				s := h.open("")
+				c := begin(t, s, false, request(1))
+				go h.desk.last().say(c, `{"jsonrpc":"2.0","id":1,"result":{}}`)
+				<-store.has
+				time.AfterFunc(100*time.Millisecond, func() { close(store.says) })
+				end(h, s)
+				wantEnd(t, l, observe.Result, 0, true)
+			})
+		})
+	}
 }

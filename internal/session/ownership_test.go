@@ -378,6 +378,7 @@ func TestHandOverUnsent(t *testing.T) {
 		if answers, done := light.Wait(t.Context(), 0); !done || !light.Retriable() {
 			t.Errorf("light: not to be made again: %q", answers)
 		}
+		synctest.Wait()
 		a.desk.mu.Lock()
 		for _, c := range a.desk.links {
 			for len(c.in) > 0 {
@@ -400,6 +401,10 @@ func TestHandOverUnsent(t *testing.T) {
 		wantTexts(t, "keyed", readAll(t, taken, keyed.Number()), "made")
 		if c, known, err := taken.BeginOnce(Once{Key: "k"}, third[0].Raw, third); c != nil || known == nil || known.Number != keyed.Number() || err != nil {
 			t.Errorf("asked again under its key: %v, %+v, %v", c, known, err)
+		}
+		synctest.Wait()
+		if n := len(b.desk.last().in); n != 0 || b.desk.opened() != 1 {
+			t.Errorf("the next owner made %d more requests, with %d backends", n, b.desk.opened())
 		}
 	})
 }

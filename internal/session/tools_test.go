@@ -148,7 +148,9 @@ func TestSettles(t *testing.T) {
 	t.Parallel()
 	n := newShelf().add(t, "a", Options{})
 	s := n.open("alice")
+	asked := false
 	n.Departure.DrainAlone(t.Context(), func() bool {
+		asked = true
 		for text, want := range map[string]bool{
 			charge:         true,
 			safeRequest(1): true,
@@ -163,4 +165,7 @@ func TestSettles(t *testing.T) {
 		}
 		return false
 	})
+	if !asked {
+		t.Error("it does not drain")
+	}
 }

@@ -194,9 +194,14 @@ func TestFit(t *testing.T) {
 			}
 		})
 	}
-	for _, bad := range []string{``, `[]`, `{`, `"x"`} {
-		if got := sessionid.Fit([]byte(bad)); string(got) != bad && got != nil {
+	for _, bad := range []string{``, `[]`, `{`, `"x"`} { // short, so kept
+		if got := sessionid.Fit([]byte(bad)); string(got) != bad {
 			t.Errorf("%s: %s", bad, got)
+		}
+	}
+	for _, bad := range []string{`["` + noise(3000) + `"]`, `{"a":"` + noise(3000), `"` + noise(3000) + `"`, `{"protocolVersion":["` + noise(3000) + `"]}`} {
+		if got := sessionid.Fit([]byte(bad)); got != nil {
+			t.Errorf("%.20s: %s", bad, got)
 		}
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,25 +35,31 @@ func TestSyncGathers(t *testing.T) {
 		dir := t.TempDir()
 		write(t, dir, "1.blk", "first")
 		d := newSyncer(0, []string{dir}, slog.New(slog.DiscardHandler))
-		defer d.close()
 		mcptest.Check(t, d.acknowledge(t.Context()))
 		if is := d.streams[0].synced["1.blk"]; is == nil || is.Size() != 5 {
 			t.Fatalf("acknowledged with %v on the disk", is)
 		}
-		d.mu.Lock() // until all goroutines wait
-		var all sync.WaitGroup
+		d.close()
+		// The goroutine of the next syncer is the test.
+		d = &syncer{streams: d.streams, log: d.log, wake: make(chan struct{}, 1), haste: make(chan struct{}, 1), quit: make(chan struct{})}
+		var acknowledged atomic.Int32
 		for range 10 {
-			all.Go(func() {
+			go func() {
 				if err := d.acknowledge(t.Context()); err != nil {
 					t.Error(err)
 				}
-			})
+				acknowledged.Add(1)
+			}()
+		}
+		synctest.Wait()
+		if n := acknowledged.Load(); n != 0 {
+			t.Errorf("%d appends were acknowledged before the sync", n)
 		}
 		write(t, dir, "1.blk", "second")
-		d.mu.Unlock()
-		all.Wait()
-		if is := d.streams[0].synced["1.blk"]; is.Size() != 11 {
-			t.Errorf("acknowledged with %d bytes on the disk", is.Size())
+		d.turn()
+		synctest.Wait()
+		if n, is := acknowledged.Load(), d.streams[0].synced["1.blk"]; n != 10 || is.Size() != 11 {
+			t.Errorf("one sync acknowledged %d appends, with %d bytes on the disk", n, is.Size())
 		}
 	})
 }
