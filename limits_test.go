@@ -539,10 +539,18 @@ func TestQueueRepeated(t *testing.T) {
 		t.Fatalf("%s runs again", id)
 	}
 	s.release <- struct{}{}
+	superseded := 0
 	for range 4 {
-		if got := <-answers; got != "200 true" {
+		switch got := <-answers; got {
+		case "200 true":
+		case "200 false": // the other request under the key has taken the stream, as a client that comes back does
+			superseded++
+		default:
 			t.Errorf("answered %s", got)
 		}
+	}
+	if superseded > 1 {
+		t.Errorf("%d requests got no result", superseded)
 	}
 }
 
