@@ -314,7 +314,7 @@ func TestDirectCallIsCancelled(t *testing.T) {
 // A client's answer with an error that is not as JSON-RPC defines it ends the handler's question, with what can be read of it.
 func TestAnswerWithOddError(t *testing.T) {
 	server := serverWith(nil, map[string]handler{"ask": func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		_, err := req.Session.ListRoots(ctx, nil)
+		_, err := req.Session.ListRoots(ctx, nil) //nolint:staticcheck // older revisions have it
 		var said *sdkrpc.Error
 		if !errors.As(err, &said) {
 			return text(fmt.Sprint("no error of the client: ", err)), nil

@@ -17,7 +17,7 @@ import (
 // A modern host that cancels a request which has just been answered still hears of changes at a server with sessions.
 func TestLateCancel(t *testing.T) {
 	t.Parallel()
-	server := mcp.NewServer(&mcp.Implementation{Name: "server", Version: "1"}, &mcp.ServerOptions{HasTools: true})
+	server := mcp.NewServer(&mcp.Implementation{Name: "server", Version: "1"}, &mcp.ServerOptions{Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{ListChanged: true}}})
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{Eras: holdfast.ErasLegacy, Retry: 10 * time.Millisecond})
 	url := mcptest.Serve(t, h)
 	mcptest.ShutDownAtEnd(t, h, 0)

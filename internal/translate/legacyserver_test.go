@@ -156,7 +156,9 @@ func TestHandshakeNext(t *testing.T) {
 	deliver("2", &call{"a"})
 	deliver("3", &call{"a"})
 	close(f.refuse)
-	<-refused
+	if <-refused == nil {
+		t.Error("the first delivery was taken")
+	}
 	id := s.hears(`{"jsonrpc":"2.0","id":ID,"method":"initialize","params":{"protocolVersion":"2025-11-25",` +
 		`"capabilities":{"elicitation":{},"roots":{},"extensions":{"x/y":{}}},"clientInfo":{"name":"c","version":"1"}}}`)
 	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, id, facts))
