@@ -68,30 +68,35 @@ func TestModernResume(t *testing.T) {
 	}
 }
 
-// A call that is made again with the host's input is another request: it is found by its own token and key, and not by those of
+// A call that is made again with the host's input is another request: it is found by a key of its own, and by no token or key of
 // the request that was answered with a question.
 func TestModernResumeRound(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	var saved []string // the keys of the calls in the state
-	var unsaved []string
+	var keys, unsaved []string
 	s := newModernServer(t, func(w http.ResponseWriter, r *http.Request, m jsonrpc.Message, n int) {
 		switch m.Method {
 		case "server/discover":
 			answerJSON(w, 200, `{"jsonrpc":"2.0","id":%s,"result":{"supportedVersions":["2026-07-28"],"capabilities":{"experimental":{"holdfast/idempotencyKey":{}},"extensions":{"holdfast/resumableRequests":{}}}}}`, m.ID)
 		case "tools/call":
 			mu.Lock()
-			if key := strings.Trim(r.Header.Get("Idempotency-Key"), `"`); !slices.Contains(saved, key) {
+			key := strings.Trim(r.Header.Get("Idempotency-Key"), `"`)
+			if keys = append(keys, key); !slices.Contains(saved, key) {
 				unsaved = append(unsaved, key)
 			}
 			mu.Unlock()
 			event(w, `{"jsonrpc":"2.0","method":"notifications/requests/resumePolicy","params":{"requestId":%s,"resumeToken":"round%d"}}`, m.ID, n)
-			if n == 2 {
+			switch n {
+			case 2:
 				cut()
+			case 3:
+				event(w, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"complete"}}`, m.ID)
+				return
 			}
 			event(w, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"input_required","inputRequests":{"a":{"method":"roots/list"}}}}`, m.ID)
 		case "requests/resume":
-			event(w, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"complete","of":%s}}`, m.ID, jsonrpc.Field(m.Params, "resumeToken"))
+			t.Errorf("resumed with %s", jsonrpc.Field(m.Params, "resumeToken"))
 		}
 	})
 	var c *raw
@@ -108,8 +113,11 @@ func TestModernResumeRound(t *testing.T) {
 	asked := c.until(func(m jsonrpc.Message) bool { return m.Kind != jsonrpc.Notification })
 	c.send(`{"jsonrpc":"2.0","id":%s,"result":{"roots":[]}}`, asked.ID)
 	m := c.until(func(m jsonrpc.Message) bool { return m.Kind != jsonrpc.Notification })
-	if got := jsonrpc.String(jsonrpc.Field(m.Result, "of")); got != "round2" || len(s.got("tools/call")) != 2 {
+	if jsonrpc.String(jsonrpc.Field(m.Result, "resultType")) != "complete" || len(s.got("tools/call")) != 3 {
 		t.Errorf("%s, after %d requests", m.Raw, len(s.got("tools/call")))
+	}
+	if len(keys) != 3 || keys[0] == keys[1] || keys[1] != keys[2] {
+		t.Errorf("the keys are %q", keys)
 	}
 	mu.Lock()
 	defer mu.Unlock()

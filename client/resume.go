@@ -83,11 +83,12 @@ func (c *Conn) Status(ctx context.Context, call CallState) (Status, error) {
 	return status, nil
 }
 
-// policy notes the resume policy of a call (SEP-975). It reports whether to hide the policy from the host.
+// policy notes the resume policy of a call (SEP-975): a token for another id that the request was sent under, such as that of a later round, is
+// of no use, as the call is resumed under its own id. It reports whether to hide the policy from the host.
 func (k *call) policy(m jsonrpc.Message) bool {
-	token, of := jsonrpc.String(jsonrpc.Field(m.Params, "resumeToken")), jsonrpc.Field(m.Params, "requestId")
+	token := jsonrpc.String(jsonrpc.Field(m.Params, "resumeToken"))
 	k.mu.Lock()
-	if token != "" && len(token) <= mostWay && (sameID(of, k.id) || sameID(of, k.wire)) {
+	if token != "" && len(token) <= mostWay && sameID(jsonrpc.Field(m.Params, "requestId"), k.id) {
 		k.ways.token, k.ways.refused[attemptToken] = token, false
 	}
 	k.mu.Unlock()

@@ -537,10 +537,19 @@ func (l *link) close() {
 		close(l.ready)
 	}
 	l.state = linkClosed
+	for _, w := range unsent {
+		if w.p != nil {
+			delete(lost, string(jsonrpc.Key(w.p.id)))
+		}
+	}
+	dropUnsent(lost, errClosed)
 	l.mu.Unlock()
 	l.c.dropAsked(l)
+	for _, w := range unsent {
+		l.fail(w.p, errClosed, false)
+	}
 	for _, p := range lost { // they were routed to the server at the last moment, or the conversation ends
-		l.fail(p, errClosed, !slices.ContainsFunc(unsent, func(w waiting) bool { return w.p == p }))
+		l.fail(p, errClosed, true)
 	}
 	if conn != nil {
 		_ = conn.Close()

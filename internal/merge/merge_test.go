@@ -287,6 +287,9 @@ func TestNoCursor(t *testing.T) {
 			t.Errorf("%s: %s", params, m.Raw)
 		}
 	}
+	if got := string(withoutCursor([]byte(`{"cursor":null,"_meta":{"a":1.0}}`))); got != `{"_meta":{"a":1.0}}` {
+		t.Errorf("the servers get %s", got)
+	}
 }
 
 // The completion of a resource is for the server that has the resource, also if its reference has a name that says nothing.

@@ -141,7 +141,8 @@ func (c *legacyServer) Deliver(in backend.Inbound) error {
 		}
 		c.phase = opening
 		c.mu.Unlock()
-		return c.initialize(in)
+		_, err := c.initialize(in)
+		return err
 	case opening:
 		c.waiting = append(c.waiting, in)
 		c.mu.Unlock()
@@ -226,8 +227,9 @@ func (c *legacyServer) stopTimers() {
 	}
 }
 
-// initialize initializes the server in the name of the client of a request.
-func (c *legacyServer) initialize(in backend.Inbound) error {
+// initialize initializes the server in the name of the client of a request. taken says with an error that the request was answered, as
+// the conversation has ended.
+func (c *legacyServer) initialize(in backend.Inbound) (taken bool, err error) {
 	m := readMeta(in.Params)
 	id := c.own.add(c.initialized)
 	c.mu.Lock()
@@ -237,23 +239,23 @@ func (c *legacyServer) initialize(in backend.Inbound) error {
 		c.refused(&protocol.NoAnswer{Server: c.name, Method: protocol.MethodInitialize, Within: handshakeTimeout}, jsonrpc.Message{})
 	})
 	c.mu.Unlock()
-	err := c.out.Deliver(about(in, newRequest(id, protocol.MethodInitialize, initializeParams(m))))
+	err = c.out.Deliver(about(in, newRequest(id, protocol.MethodInitialize, initializeParams(m))))
 	if err == nil {
-		return nil
+		return false, nil
 	}
 	c.own.drop(id)
 	c.mu.Lock()
 	c.stopTimers()
 	if c.phase != opening {
 		c.mu.Unlock()
-		return err
+		return true, err
 	}
 	c.waiting = slices.DeleteFunc(c.waiting, func(other backend.Inbound) bool { return key(other.ID) == key(in.ID) })
 	if at := slices.IndexFunc(c.waiting, begins); at >= 0 {
 		next := c.waiting[at]
 		c.asks.Go(func() { c.initializeNext(next) })
 		c.mu.Unlock()
-		return err
+		return false, err
 	}
 	c.phase = idle
 	waiting := c.waiting
@@ -262,16 +264,12 @@ func (c *legacyServer) initialize(in backend.Inbound) error {
 	for _, in := range waiting {
 		c.notTaken(in, err)
 	}
-	return err
+	return false, err
 }
 
 // initializeNext initializes the server for the next request that waits, as the first one was refused: for the token of its client, for example.
 func (c *legacyServer) initializeNext(in backend.Inbound) {
-	err := c.initialize(in)
-	c.mu.Lock()
-	answered := c.phase == over // by Closed, or its client has left
-	c.mu.Unlock()
-	if err != nil && !answered {
+	if taken, err := c.initialize(in); err != nil && !taken {
 		c.notTaken(in, err)
 	}
 }

@@ -25,6 +25,7 @@ type changes struct {
 	waiting []backend.Inbound
 	torn    int  // how often the server has ended a listen since it last told of a change
 	agreed  bool // the server has agreed to tell of a change
+	resting bool // a listen that has ended is renewed later
 }
 
 // A watch is one subscriptions/listen.
@@ -165,10 +166,31 @@ func (c *modernServer) unwatched(w *watch, m jsonrpc.Message, in backend.Inbound
 	case again:
 		c.renew(in)
 	case acknowledged && !vain, lost: // a server that shuts down, or is away then, or that bounds how long a listen lasts
-		c.after(min(time.Second<<min(torn, 10), time.Minute), func() { c.renew(about(in, jsonrpc.Message{})) })
+		c.renewLater(in, min(time.Second<<min(torn, 10), time.Minute))
 	case !acknowledged:
 		c.log.Warn("the server does not tell of changes", "error", string(m.Error))
 	}
+}
+
+// renewLater renews a listen that has ended after a time, unless there is another one by then.
+func (c *modernServer) renewLater(in backend.Inbound, wait time.Duration) {
+	f := &c.changes
+	c.mu.Lock()
+	rests := f.resting
+	f.resting = true
+	c.mu.Unlock()
+	if rests {
+		return
+	}
+	c.after(wait, func() {
+		c.mu.Lock()
+		f.resting = false
+		is := f.current != nil || f.next != nil
+		c.mu.Unlock()
+		if !is {
+			c.renew(about(in, jsonrpc.Message{}))
+		}
+	})
 }
 
 // settle removes the client's requests for these resources from those that wait, and returns them to be answered.
