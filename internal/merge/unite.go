@@ -49,7 +49,7 @@ func (u *union) addAll(object []byte) {
 // add adds a value of another server.
 func (v *united) add(value []byte) {
 	switch {
-	case string(v.first) == "null":
+	case len(v.first) == len("null") && string(v.first) == "null":
 		v.first = value
 	case v.level == mostLevels:
 	case v.first[0] == '{' && value[0] == '{':

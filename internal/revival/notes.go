@@ -13,8 +13,11 @@ import (
 
 // This file keeps notes: data of sleeping sessions that their ids do not have. They are in the store, or, if nodes share none, in memory.
 
-// mostNotes bounds how many notes are kept in memory.
-const mostNotes = 100_000
+// mostNotes bounds how many notes are kept in memory. If there are so many, those that have expired are looked for every sweepEvery.
+const (
+	mostNotes  = 100_000
+	sweepEvery = time.Minute
+)
 
 // kept is a note in memory.
 type kept struct {
@@ -59,8 +62,8 @@ func (k *Keeper) Note(ctx context.Context, key stream.SessionKey, began time.Tim
 // hasRoom reports whether there is room for another note. It forgets the notes of sessions that can be revived no more, if there is none
 // without that. k.notes is locked.
 func (k *Keeper) hasRoom() bool {
-	if len(k.notes.all) >= mostNotes {
-		now := time.Now()
+	if now := time.Now(); len(k.notes.all) >= mostNotes && now.Sub(k.notes.swept) >= sweepEvery {
+		k.notes.swept = now
 		maps.DeleteFunc(k.notes.all, func(_ stream.SessionKey, one kept) bool { return now.After(one.until) })
 	}
 	return len(k.notes.all) < mostNotes

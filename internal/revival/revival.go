@@ -53,7 +53,8 @@ type Keeper struct {
 	ended ended
 	notes struct {
 		sync.Mutex
-		all map[stream.SessionKey]kept // if Values is nil
+		all   map[stream.SessionKey]kept // if Values is nil
+		swept time.Time                  // when those that have expired were last looked for
 	}
 }
 

@@ -133,7 +133,7 @@ func isOffered(method string) bool {
 // send makes a request to the server, under an id of ours. A request that was cancelled is not
 // made.
 func (n *sharing) send(in backend.Inbound, rq *sharedRequest) error {
-	rq.token = jsonrpc.Field(in.Params, "_meta", "progressToken")
+	rq.token = protocol.ProgressToken(in.Params)
 	if rq.token != nil {
 		rq.ours = string(translate.NewToken())
 	}

@@ -143,7 +143,10 @@ func (s *Session) deliver(ctx context.Context, in backend.Inbound) error {
 			rq, begun := s.requests.deliver(&in)
 			rq.keepListen(&in)
 			s.backend.stateful = s.backend.stateful || leavesState(&in)
-			sets := begun && s.backend.settings.take(&in.Message)
+			var sets, changes bool
+			if begun {
+				sets, changes = s.backend.settings.take(&in.Message)
+			}
 			if begun && !sets && !s.use.lasts.Load() && leavesMore(s, &in) {
 				s.use.lasts.Store(true)
 			}
@@ -151,9 +154,8 @@ func (s *Session) deliver(ctx context.Context, in backend.Inbound) error {
 			if !begun {
 				return nil
 			}
-			if sets && s.m.shared != nil { // the next owner opens a server, too
-				s.noteSession(nil, true)
-				s.flushInBackground()
+			if changes && s.m.shared != nil { // the next owner opens a server, too
+				s.noteSettings()
 			}
 			return s.m.deliverTo(l.conn, in)
 		}

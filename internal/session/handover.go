@@ -109,7 +109,7 @@ func (d departing) release(left []*inflight) {
 	open := slices.ContainsFunc(left, func(rq *inflight) bool { return rq.call.storedAs() != 0 }) // the next owner finds calls that have not ended
 	s.untold.ReleaseAll()
 	m.work.WaitFor(storeTimeout, s.untold.HasTold) // no node reports the outcomes of a session without an owner
-	s.noteStored(false)
+	s.noteStored(s.settingsNote.due.Load())
 	m.work.WaitFor(appendTimeout, s.log.IsIdle) // the session is not given up before the backend's messages are stored
 	open = open || !s.log.IsIdle()
 	m.unlist(s)

@@ -523,6 +523,28 @@ func TestReopenNotInitialized(t *testing.T) {
 	}
 }
 
+// A server that names no call, as over stdio, asks for the roots beside a call: the end of that call does not answer the question.
+func TestRootsBesideCall(t *testing.T) {
+	t.Parallel()
+	for _, single := range []bool{false, true} {
+		h := newHouse(t, Options{}, nil)
+		s, err := h.New(newRequest(), caller.Principal{}, single, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2024-11-05","capabilities":{"roots":{}}}}`)
+		begin(t, s, single, request(1))
+		link := h.desk.last()
+		<-link.in
+		link.say(nil, `{"jsonrpc":"2.0","id":"q","method":"roots/list"}`)
+		link.say(nil, answer(1))
+		if n := s.asked.len(); n != 1 {
+			t.Errorf("single %v: %d questions wait", single, n)
+		}
+		h.close()
+	}
+}
+
 // A server does not wait for the answer to a question of a call that is over, in a session of 2024-11-05, too.
 func TestQuestionOfCallThatIsOver(t *testing.T) {
 	t.Parallel()

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"sync"
+	"sync/atomic"
 
 	"holdfast/backend"
 	"holdfast/internal/protocol"
@@ -22,24 +24,55 @@ type settings struct {
 	subs  map[string][]byte // by their URIs; nil if there are none
 }
 
-// take takes in a request of the client that the server is about to get. It reports whether the request changes the settings.
-func (t *settings) take(m *jsonrpc.Message) bool {
+// take takes in a request of the client that the server is about to get. sets says that the request is about a setting,
+// and changes that the setting is another one now.
+func (t *settings) take(m *jsonrpc.Message) (sets, changes bool) {
 	switch m.Method {
 	case protocol.MethodSetLevel:
+		was := t.level
 		t.level = protocol.Setting(m.Params)
+		changes = !bytes.Equal(t.level, was)
 	case protocol.MethodSubscribe:
 		if t.subs == nil {
 			t.subs = make(map[string][]byte)
 		}
-		t.subs[uriOf(m)] = protocol.Setting(m.Params)
+		uri, params := uriOf(m), protocol.Setting(m.Params)
+		changes = !bytes.Equal(t.subs[uri], params)
+		t.subs[uri] = params
 	case protocol.MethodUnsubscribe:
-		if delete(t.subs, uriOf(m)); len(t.subs) == 0 {
+		uri := uriOf(m)
+		_, changes = t.subs[uri]
+		if delete(t.subs, uri); len(t.subs) == 0 {
 			t.subs = nil
 		}
 	default:
-		return false
+		return false, false
 	}
-	return true
+	return true, changes
+}
+
+// A settingsNote has the client's settings noted in the store. The zero value is ready for use.
+type settingsNote struct {
+	due atomic.Bool // a goroutine is about to note them
+	mu  sync.Mutex  // held while they are noted
+}
+
+// noteSettings notes the client's settings in the store, on a goroutine of its own. At most one waits for another: settings that change
+// meanwhile are in its note.
+func (s *Session) noteSettings() {
+	t := &s.settingsNote
+	if t.due.Swap(true) {
+		return
+	}
+	note := func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.due.Store(false)
+		s.noteStored(true)
+	}
+	if !s.m.work.Go(note) {
+		note()
+	}
 }
 
 // requests returns the requests that make the settings again.
@@ -57,11 +90,16 @@ func (t *settings) requests() (all []jsonrpc.Message) {
 // another node is not told of more.
 const mostNoted = 64 << 10
 
+// escapedLen returns the length of a JSON text as [json.Marshal] spells it.
+func escapedLen(text []byte) int {
+	return len(text) + len(`u003c`)*(bytes.Count(text, []byte("<"))+bytes.Count(text, []byte(">"))+bytes.Count(text, []byte("&")))
+}
+
 // note returns the settings for the note of a session; nil: there are none.
 func (t *settings) note() []byte {
 	n, size := sleepNote{Level: t.level}, 0
 	for _, uri := range slices.Sorted(maps.Keys(t.subs)) {
-		if size += len(t.subs[uri]) + 1; size > mostNoted {
+		if size += escapedLen(t.subs[uri]) + 1; size > mostNoted {
 			break
 		}
 		n.Subs = append(n.Subs, t.subs[uri])

@@ -125,7 +125,9 @@ func (c *Call) AnswerOwn(id, answer []byte) { c.s.requests.answer(id, c, answer)
 // answered at once, with [Session.Deferral]. header is that of the HTTP request with m. The error is a [*Redirect], that of the store, or
 // [ErrDuplicate].
 func (s *Session) Home(ctx context.Context, m *jsonrpc.Message, header http.Header) (home *Session, defers bool, err error) {
-	s.awaitOffer(ctx, m, header)
+	if err := s.awaitOffer(ctx, m, header); err != nil {
+		return nil, false, err
+	}
 	f := s.owner(m.Method)
 	if f == nil || m.Kind != jsonrpc.Request {
 		return s, s.deferrer(m) != nil, nil
@@ -149,15 +151,20 @@ func (s *Session) Home(ctx context.Context, m *jsonrpc.Message, header http.Head
 }
 
 // awaitOffer opens the server of a session that has begun again, if a service may answer a request or defer its call: the server's answer to
-// initialize says which services are offered. If that fails, the request gets the error when it is delivered.
-func (s *Session) awaitOffer(ctx context.Context, m *jsonrpc.Message, header http.Header) {
+// initialize says which services are offered. If that fails, the request gets the error when it is delivered. The error
+// is [ErrBusy] if there is no room for a server now.
+func (s *Session) awaitOffer(ctx context.Context, m *jsonrpc.Message, header http.Header) error {
 	if m.Kind != jsonrpc.Request || !s.offering.isUnknown() || !slices.ContainsFunc(s.m.services, func(f Service) bool { return f.Owns(m.Method) || f.Defers(m) }) {
-		return
+		return nil
 	}
 	ctx = context.WithoutCancel(ctx) // other requests may wait for the opening, too
 	if err := s.awaitOpen(ctx, backend.Inbound{Message: *m, Context: ctx, Header: header}); err != nil {
+		if errors.Is(err, ErrBusy) && s.offering.isUnknown() {
+			return err
+		}
 		s.m.logger.Debug("it is not known what is offered with the server", "session", s.Name(), "error", err)
 	}
+	return nil
 }
 
 // Deferral returns the response to a request of a deferred call, which has the stream with the number.

@@ -86,6 +86,8 @@ type Session struct {
 	asked    serverRequests // of its server
 	abroad   abroad         // requests of its client that wait in other sessions
 	offering offering       // the lists that its server offers
+	// settingsNote has the client's settings noted in a store that nodes share.
+	settingsNote settingsNote
 
 	mu           sync.Mutex
 	revision     string

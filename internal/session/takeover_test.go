@@ -109,7 +109,11 @@ func TestTakeOverSettings(t *testing.T) {
 		c := begin(t, s, true, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%s}`, i, set))
 		a.desk.last().say(c, answer(i))
 	}
-	mcptest.Eventually(t, "the settings to be noted", time.Minute, s.log.IsIdle)
+	mcptest.Eventually(t, "the settings to be noted", time.Minute, func() bool {
+		s.settingsNote.mu.Lock()
+		defer s.settingsNote.mu.Unlock()
+		return !s.settingsNote.due.Load() && s.log.IsIdle()
+	})
 	a.kill()
 	begun := make(chan *Call, 1)
 	taken := b.take(s)

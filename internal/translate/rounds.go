@@ -43,7 +43,7 @@ func (c *modernServer) begin(in backend.Inbound) error {
 		dst = appendMember(dst, protocol.MetaLogLevel, c.level)
 	}
 	x := &exchange{in: in, id: in.ID, told: math.Inf(-1)}
-	if token := jsonrpc.Field(in.Params, "_meta", "progressToken"); token != nil {
+	if token := protocol.ProgressToken(in.Params); token != nil {
 		x.token = key(token)
 	}
 	c.put(x)

@@ -31,7 +31,9 @@ func readMeta(params []byte) (m meta) {
 		case protocol.MetaLogLevel:
 			m.logLevel = value
 		case progressToken:
-			m.token = value
+			if string(value) != "null" { // as some libraries write it for none
+				m.token = value
+			}
 		}
 	})
 	return m
