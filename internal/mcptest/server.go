@@ -29,10 +29,7 @@ type Script func(m jsonrpc.Message, say func(text string)) (answer string)
 // Stdio runs a script on stdin and stdout of this process until stdin is closed. It is for a test binary that a test starts as a
 // server. Requests are handled concurrently, other messages one at a time.
 func Stdio(script Script) {
-	var mu sync.Mutex
 	talk(script, func(text string) {
-		mu.Lock()
-		defer mu.Unlock()
 		_, _ = os.Stdout.WriteString(strings.ReplaceAll(text, NewLine, "\n") + "\n")
 	}, linesIn(os.Stdin))
 }
@@ -43,9 +40,13 @@ func linesIn(r io.Reader) func() ([]byte, error) {
 	return func() ([]byte, error) { return lines.ReadBytes('\n') }
 }
 
-// talk runs a script on a connection: next reads a message, and say writes one.
+// talk runs a script on a connection: next reads a message, and say writes one. The messages of one text are written together: no
+// message that the script says on another goroutine comes between.
 func talk(script Script, say func(line string), next func() ([]byte, error)) {
+	var mu sync.Mutex
 	each := func(text string) {
+		mu.Lock()
+		defer mu.Unlock()
 		for line := range strings.SplitSeq(text, "\n") {
 			if line != "" {
 				say(line)
