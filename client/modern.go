@@ -275,24 +275,7 @@ func (k *call) listAgain() error {
 }
 
 // withoutToken returns a _meta without the progress token, which belongs to one request.
-func withoutToken(meta []byte) []byte { return without(meta, "progressToken") }
-
-// without returns an object without some of its members.
-func without(object []byte, names ...string) []byte {
-	rest := append(make([]byte, 0, len(object)), '{')
-	if !jsonrpc.Each(object, func(name, value []byte) {
-		if slices.Contains(names, string(name)) {
-			return
-		}
-		if len(rest) > 1 {
-			rest = append(rest, ',')
-		}
-		rest = append(append(append(rest, jsonrpc.Quote(string(name))...), ':'), value...)
-	}) {
-		return object
-	}
-	return append(rest, '}')
-}
+func withoutToken(meta []byte) []byte { return protocol.Without(meta, "progressToken") }
 
 // discovered takes the answer to the host's server/discover, and returns the answer that the host gets.
 func (k *call) discovered(m jsonrpc.Message) jsonrpc.Message {

@@ -272,7 +272,7 @@ func (k *call) anotherRound(input, state []byte) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.first == nil {
-		k.first, _ = jsonrpc.Set(k.body, without(jsonrpc.Field(k.body, "params"), "inputResponses", "requestState"), "params")
+		k.first, _ = jsonrpc.Set(k.body, protocol.Without(jsonrpc.Field(k.body, "params"), "inputResponses", "requestState"), "params")
 	}
 	body := k.first
 	if input != nil {

@@ -336,8 +336,8 @@ func (c *conn) list(ctx context.Context, in backend.Inbound) ([]byte, error) {
 		return nil, jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "the cursor is not one of this list")
 	}
 	first := in.Params
-	if cursors == nil {
-		first = withoutCursor(first)
+	if cursors == nil && jsonrpc.Field(first, "cursor") != nil {
+		first = protocol.Without(first, "cursor") // null or an empty text, which some servers refuse
 	}
 	within, cancel := context.WithTimeout(ctx, initWait) // a server that hangs is left out
 	defer cancel()
@@ -584,23 +584,6 @@ func (p place) next(page []byte) (after place, more bool, err error) {
 func hashOf(page []byte) string {
 	sum := sha256.Sum256(page)
 	return base64.RawURLEncoding.EncodeToString(sum[:12])
-}
-
-// withoutCursor returns the params of a list without a cursor that is null or empty: some servers refuse it.
-func withoutCursor(params []byte) []byte {
-	if jsonrpc.Field(params, "cursor") == nil {
-		return params
-	}
-	var members map[string]json.RawMessage
-	if json.Unmarshal(params, &members) != nil {
-		return params
-	}
-	delete(members, "cursor")
-	rest, err := json.Marshal(members)
-	if err != nil {
-		return params
-	}
-	return rest
 }
 
 // parseCursor returns the places that a client's cursor has; nil: it asks for the first page, as with null or an empty text, which some

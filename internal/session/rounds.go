@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"holdfast/internal/feature/tasktext"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
@@ -42,7 +41,7 @@ type round struct {
 func newRounds(m *jsonrpc.Message, header http.Header) *rounds {
 	request := *m
 	if jsonrpc.Field(m.Params, "inputResponses") != nil || jsonrpc.Field(m.Params, "requestState") != nil {
-		request.Params = tasktext.Without(m.Params, "inputResponses", "requestState")
+		request.Params = protocol.Without(m.Params, "inputResponses", "requestState")
 	}
 	return &rounds{request: request, header: header}
 }
@@ -144,7 +143,7 @@ func (w *round) again() {
 	if len(w.inputs) > 0 {
 		inputs := []byte{'{'}
 		for _, name := range slices.Sorted(maps.Keys(w.inputs)) {
-			inputs = tasktext.AppendMember(inputs, name, w.inputs[name])
+			inputs = protocol.AppendMember(inputs, name, w.inputs[name])
 		}
 		params, _ = jsonrpc.Set(params, append(inputs, '}'), "inputResponses")
 	}

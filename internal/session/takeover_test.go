@@ -134,6 +134,25 @@ func TestTakeOverSettings(t *testing.T) {
 	}
 }
 
+// A request that sets what is set already changes nothing, and needs no note.
+func TestSettingsChange(t *testing.T) {
+	t.Parallel()
+	var all settings
+	for _, x := range []struct {
+		request string
+		changes bool
+	}{
+		{`"logging/setLevel","params":{"level":"error"}`, true}, {`"logging/setLevel","params":{"level":"error"}`, false}, {`"logging/setLevel","params":{"level":"info"}`, true},
+		{`"resources/subscribe","params":{"uri":"x:a"}`, true}, {`"resources/subscribe","params":{"uri":"x:a"}`, false},
+		{`"resources/unsubscribe","params":{"uri":"x:b"}`, false}, {`"resources/unsubscribe","params":{"uri":"x:a"}`, true},
+	} {
+		m := mcptest.Parse(`{"jsonrpc":"2.0","id":1,"method":` + x.request + `}`)
+		if sets, changes := all.take(&m); !sets || changes != x.changes {
+			t.Errorf("%s sets: %v, changes: %v", x.request, sets, changes)
+		}
+	}
+}
+
 // A call that may not be made again ends. Its messages stay, and its readers keep their places.
 func TestTakeOverUnsafe(t *testing.T) {
 	t.Parallel()

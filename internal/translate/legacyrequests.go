@@ -216,13 +216,13 @@ func (f *serverFacts) discovered() []byte {
 	if f.capabilities != nil { // the tasks of 2025-11-25 are others
 		capabilities = pick(f.capabilities, func(name string) bool { return name != "tasks" })
 	}
-	dst := appendMember([]byte{'{'}, "supportedVersions", append(versions, ']'))
-	dst = appendMember(dst, "capabilities", capabilities)
+	dst := protocol.AppendMember([]byte{'{'}, "supportedVersions", append(versions, ']'))
+	dst = protocol.AppendMember(dst, "capabilities", capabilities)
 	jsonrpc.Each(f.result, func(name, value []byte) { // instructions, and members that no revision has
 		switch name := string(name); name {
 		case "protocolVersion", "capabilities", "serverInfo", "supportedVersions":
 		default:
-			dst = appendMember(dst, name, value)
+			dst = protocol.AppendMember(dst, name, value)
 		}
 	})
 	return modernResult(protocol.MethodDiscover, append(dst, '}'), f.info)

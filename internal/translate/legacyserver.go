@@ -406,9 +406,9 @@ func initializeParams(m meta) []byte {
 	if info == nil { // the client does not say; a legacy server has to be told something
 		info = []byte(`{"name":"unknown","version":"0"}`)
 	}
-	dst := appendMember([]byte{'{'}, "protocolVersion", jsonrpc.Quote(protocol.V20251125))
-	dst = appendMember(dst, "capabilities", capabilities)
-	return append(appendMember(dst, "clientInfo", info), '}')
+	dst := protocol.AppendMember([]byte{'{'}, "protocolVersion", jsonrpc.Quote(protocol.V20251125))
+	dst = protocol.AppendMember(dst, "capabilities", capabilities)
+	return append(protocol.AppendMember(dst, "clientInfo", info), '}')
 }
 
 // withoutTasks returns capabilities as the other era knows them, without tasks of either era and without Holdfast's extensions:
@@ -427,7 +427,7 @@ func withoutTasks(capabilities []byte) []byte {
 				return
 			}
 		}
-		dst = appendMember(dst, string(name), value)
+		dst = protocol.AppendMember(dst, string(name), value)
 	})
 	return append(dst, '}')
 }

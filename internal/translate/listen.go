@@ -160,7 +160,7 @@ func (c *legacyServer) step(s *subscription) []backend.Inbound {
 
 // withdrawn returns the cancellation of a request of ours.
 func withdrawn(id []byte) backend.Inbound {
-	params := append(appendMember([]byte{'{'}, "requestId", id), '}')
+	params := append(protocol.AppendMember([]byte{'{'}, "requestId", id), '}')
 	return backend.Inbound{Message: newRequest(nil, protocol.MethodCancelled, params)}
 }
 
@@ -226,7 +226,7 @@ func (c *legacyServer) acknowledge(l *listen) {
 	if err != nil {
 		agreed = []byte("{}")
 	}
-	params := append(appendMember([]byte{'{'}, "notifications", agreed), '}')
+	params := append(protocol.AppendMember([]byte{'{'}, "notifications", agreed), '}')
 	l.queued = slices.Insert(l.queued, 0, l.tagged(protocol.MethodAcknowledged, params))
 	ends := l.agreed.empty()
 	c.mu.Unlock()

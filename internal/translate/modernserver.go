@@ -162,14 +162,14 @@ func (c *modernServer) discovered(in backend.Inbound, m jsonrpc.Message) {
 	if info == nil {
 		info = []byte(`{"name":"unknown","version":"0"}`)
 	}
-	dst := appendMember([]byte{'{'}, "protocolVersion", jsonrpc.Quote(revision))
-	dst = appendMember(dst, "capabilities", c.capabilities)
-	dst = appendMember(dst, "serverInfo", info)
+	dst := protocol.AppendMember([]byte{'{'}, "protocolVersion", jsonrpc.Quote(revision))
+	dst = protocol.AppendMember(dst, "capabilities", c.capabilities)
+	dst = protocol.AppendMember(dst, "serverInfo", info)
 	jsonrpc.Each(legacyResult(protocol.MethodDiscover, m.Result), func(name, value []byte) { // instructions, and members that no revision has
 		switch name := string(name); name {
 		case "protocolVersion", "capabilities", "serverInfo", "supportedVersions":
 		default:
-			dst = appendMember(dst, name, value)
+			dst = protocol.AppendMember(dst, name, value)
 		}
 	})
 	c.sink.Emit(in.Call, newResult(in.ID, append(dst, '}')))

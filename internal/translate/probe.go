@@ -254,7 +254,7 @@ func (p *modernProbe) goOnLegacy(probed time.Duration) *legacyServer {
 
 // discoverParams returns the params of server/discover for a client. info and capabilities may be nil.
 func discoverParams(info, capabilities []byte) []byte {
-	return append(appendMember([]byte{'{'}, "_meta", append(clientMeta(info, capabilities), '}')), '}')
+	return append(protocol.AppendMember([]byte{'{'}, "_meta", append(clientMeta(info, capabilities), '}')), '}')
 }
 
 // clientMeta returns the members that the _meta of all modern requests of a client has: an
@@ -263,11 +263,11 @@ func clientMeta(info, capabilities []byte) []byte {
 	if capabilities == nil {
 		capabilities = []byte("{}")
 	}
-	dst := appendMember([]byte{'{'}, protocol.MetaProtocolVersion, jsonrpc.Quote(protocol.V20260728))
+	dst := protocol.AppendMember([]byte{'{'}, protocol.MetaProtocolVersion, jsonrpc.Quote(protocol.V20260728))
 	if info != nil {
-		dst = appendMember(dst, protocol.MetaClientInfo, info)
+		dst = protocol.AppendMember(dst, protocol.MetaClientInfo, info)
 	}
-	return appendMember(dst, protocol.MetaClientCapabilities, capabilities)
+	return protocol.AppendMember(dst, protocol.MetaClientCapabilities, capabilities)
 }
 
 // isModern reports whether an answer to server/discover is a modern server's.

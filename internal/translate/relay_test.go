@@ -67,3 +67,11 @@ func TestRelay(t *testing.T) {
 		}
 	}
 }
+
+// A progress token that is null, as some libraries write it for none, is none.
+func TestProgressTokenNull(t *testing.T) {
+	t.Parallel()
+	if m := readMeta([]byte(`{"_meta":{"progressToken":null,"a":1}}`)); m.token != nil {
+		t.Errorf("the token is %s", m.token)
+	}
+}

@@ -40,7 +40,7 @@ func (c *modernServer) begin(in backend.Inbound) error {
 	c.mu.Lock()
 	dst := clientMeta(c.client.info, c.client.capabilities)
 	if c.level != nil {
-		dst = appendMember(dst, protocol.MetaLogLevel, c.level)
+		dst = protocol.AppendMember(dst, protocol.MetaLogLevel, c.level)
 	}
 	x := &exchange{in: in, id: in.ID, told: math.Inf(-1)}
 	if token := protocol.ProgressToken(in.Params); token != nil {
@@ -50,7 +50,7 @@ func (c *modernServer) begin(in backend.Inbound) error {
 	c.mu.Unlock()
 	jsonrpc.Each(jsonrpc.Field(in.Params, "_meta"), func(name, value []byte) {
 		if !isReserved(string(name)) {
-			dst = appendMember(dst, string(name), value)
+			dst = protocol.AppendMember(dst, string(name), value)
 		}
 	})
 	params := in.Params
@@ -237,7 +237,7 @@ func (c *modernServer) answered(in backend.Inbound) {
 		c.fail(x, "%s: the client could not answer the server's question %q: %s", x.in.Method, name, jsonrpc.String(jsonrpc.Field(in.Error, "message")))
 		return
 	}
-	x.inputs = appendMember(x.inputs, name, in.Result)
+	x.inputs = protocol.AppendMember(x.inputs, name, in.Result)
 	more := len(x.open) > 0
 	c.mu.Unlock()
 	if !more {

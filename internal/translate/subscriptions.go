@@ -107,7 +107,7 @@ func (c *modernServer) renew(in backend.Inbound) {
 	if err != nil {
 		text = []byte("{}")
 	}
-	params := append(appendMember(appendMember([]byte{'{'}, "notifications", text), "_meta", meta), '}')
+	params := append(protocol.AppendMember(protocol.AppendMember([]byte{'{'}, "notifications", text), "_meta", meta), '}')
 	timer := c.after(subscribeTimeout, func() {
 		if c.own.fail(w.id, fmt.Errorf("not acknowledged within %v", subscribeTimeout)) {
 			c.out.later(withdrawn(w.id)) // or the server would go on with it, over HTTP on a connection

@@ -76,19 +76,10 @@ func pick(object []byte, keep func(name string) bool) []byte {
 	dst := append(make([]byte, 0, len(object)), '{')
 	jsonrpc.Each(object, func(name, value []byte) {
 		if keep(string(name)) {
-			dst = appendMember(dst, string(name), value)
+			dst = protocol.AppendMember(dst, string(name), value)
 		}
 	})
 	return append(dst, '}')
-}
-
-// appendMember appends a member to an object without its closing brace.
-func appendMember(dst []byte, name string, value []byte) []byte {
-	if dst[len(dst)-1] != '{' {
-		dst = append(dst, ',')
-	}
-	dst = append(append(dst, jsonrpc.Quote(name)...), ':')
-	return append(dst, value...)
 }
 
 // cacheable are the requests with results that say how long they may be kept (2026-07-28, Caching).
@@ -145,7 +136,7 @@ func modernResult(method string, result, serverInfo []byte) []byte {
 		}
 	}
 	if old == nil && serverInfo != nil {
-		add("_meta", appendMember([]byte{'{'}, protocol.MetaServerInfo, serverInfo))
+		add("_meta", protocol.AppendMember([]byte{'{'}, protocol.MetaServerInfo, serverInfo))
 		dst = append(dst, '}')
 	}
 	return append(dst, result[end:]...)

@@ -218,27 +218,11 @@ func completed(s *State, f Form) []byte {
 	case f.Modern && kind == "":
 		of, _ = jsonrpc.Set(of, jsonrpc.Quote(protocol.ResultComplete), "resultType")
 	case !f.Modern && kind != "":
-		of = without(of, "resultType")
+		of = protocol.Without(of, "resultType")
 	}
 	about, _ := json.Marshal(State{Handle: s.Handle, Status: s.Status, Tool: s.Tool})
 	of, _ = jsonrpc.Set(of, about, "_meta", Meta)
 	return of
-}
-
-// without returns an object without one of its members.
-func without(object []byte, member string) []byte {
-	rest := []byte{'{'}
-	jsonrpc.Each(object, func(name, value []byte) {
-		if string(name) == member {
-			return
-		}
-		if len(rest) > 1 {
-			rest = append(rest, ',')
-		}
-		rest = append(append(rest, jsonrpc.Quote(string(name))...), ':')
-		rest = append(rest, value...)
-	})
-	return append(rest, '}')
 }
 
 // result returns a tool's result: a text, and the state as structured content.

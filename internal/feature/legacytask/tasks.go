@@ -13,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"holdfast/internal/feature/tasktext"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
 	"holdfast/internal/watched"
@@ -120,7 +119,7 @@ func (t *task) AppendNote(dst []byte) []byte {
 }
 
 func (*task) Plain(m jsonrpc.Message) jsonrpc.Message {
-	return protocol.Parsed(jsonrpc.AppendRequest(nil, m.ID, m.Method, tasktext.Without(m.Params, "task")), m)
+	return protocol.Parsed(jsonrpc.AppendRequest(nil, m.ID, m.Method, protocol.Without(m.Params, "task")), m)
 }
 
 func (t *task) Changed() {

@@ -4,7 +4,6 @@ package tasktext
 
 import (
 	"encoding/json"
-	"slices"
 	"strconv"
 	"time"
 
@@ -62,25 +61,6 @@ func (t *Text) End(response []byte) {
 // errAsks ends a task if its server asks by a result, as revision 2026-07-28 does, in the moment in
 // which the call becomes a task: no client makes the request again.
 var errAsks = jsonrpc.Errorf(jsonrpc.CodeServer, "the server asks for input after the call has become a task, in a way that a task cannot pass on")
-
-// Without returns an object without some of its members.
-func Without(object []byte, names ...string) []byte {
-	rest := append(make([]byte, 0, len(object)), '{')
-	jsonrpc.Each(object, func(name, value []byte) {
-		if !slices.Contains(names, string(name)) {
-			rest = AppendMember(rest, string(name), value)
-		}
-	})
-	return append(rest, '}')
-}
-
-// AppendMember appends a member to an object without its closing brace.
-func AppendMember(dst []byte, name string, value []byte) []byte {
-	if len(dst) > 1 {
-		dst = append(dst, ',')
-	}
-	return append(append(append(dst, jsonrpc.Quote(name)...), ':'), value...)
-}
 
 // AsksForNothingElse reports whether the filter of a subscriptions/listen asks only for tasks.
 func AsksForNothingElse(filter []byte) bool {
