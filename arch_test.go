@@ -60,7 +60,6 @@ var layers = []struct {
 	{"internal/cluster", nil},
 	{"internal/cluster/bustest", []string{"internal/cluster"}},
 	{"internal/cluster/clustertest", []string{"stream", "internal/engine/shared", "internal/cluster", "internal/testport"}},
-	{"internal/engine/contest", []string{"stream", "internal/engine/shared"}},
 	{"internal/engine/memory", []string{"stream", "internal/budget", "internal/defaults"}},
 	{"internal/engine/durable", []string{"stream", "internal/engine/shared", "internal/engine/memory", "internal/cluster", "internal/defaults"}},
 	{"internal/engine/durable/logtest", []string{"stream", "internal/engine/durable", "internal/cluster"}},

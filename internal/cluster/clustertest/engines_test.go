@@ -68,16 +68,17 @@ func opened(t testing.TB, open func(ctx context.Context, url string, o durable.O
 	}
 }
 
-// The engine in memory loses answers, and carries out operations late.
+// The engine in memory loses answers, carries out operations late, and hides frames that are not acknowledged yet.
 func TestFake(t *testing.T) {
 	t.Parallel()
-	e := logtest.New(logtest.Options{Seed: *seed, Faults: logtest.Faults{Latency: time.Millisecond}})
+	well := logtest.Faults{Latency: time.Millisecond, Behind: 0.5}
+	e := logtest.New(logtest.Options{Seed: *seed, Faults: well})
 	faulty := func(f logtest.Faults) func() {
-		f.Latency = time.Millisecond
+		f.Latency, f.Behind = well.Latency, well.Behind
 		return func() {
 			e.SetFaults(f)
 			time.Sleep(testlong.Either[time.Duration](200, 500) * time.Millisecond) // the fault's length
-			e.SetFaults(logtest.Faults{Latency: time.Millisecond})
+			e.SetFaults(well)
 		}
 	}
 	both(t, clustertest.Options{
