@@ -62,7 +62,7 @@ var layers = []struct {
 	{"internal/cluster/clustertest", []string{"stream", "internal/engine/shared", "internal/cluster", "internal/testport"}},
 	{"internal/engine/memory", []string{"stream", "internal/budget", "internal/defaults"}},
 	{"internal/engine/durable", []string{"stream", "internal/engine/shared", "internal/engine/memory", "internal/cluster", "internal/defaults"}},
-	{"internal/engine/durable/logtest", []string{"stream", "internal/engine/durable", "internal/cluster"}},
+	{"internal/engine/durable/logtest", []string{"stream", "internal/engine/durable", "internal/cluster", "internal/cluster/bustest"}},
 	{"internal/engine/driver", []string{"stream", "internal/engine/durable"}},
 	{"internal/engine/jetstream", []string{"stream", "internal/engine/driver", "internal/engine/durable", "internal/cluster", "internal/defaults"}},
 	{"internal/engine/embedded", []string{"internal/engine/durable", "internal/engine/jetstream"}},

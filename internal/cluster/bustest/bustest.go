@@ -81,7 +81,6 @@ func (n *Net) Bus(name string) *Bus {
 	b := &Bus{net: n, name: name, max: 1 << 20, delayed: make(map[*time.Timer]struct{})}
 	b.cond.L = &b.mu
 	n.buses[name] = b
-	b.wait.Go(b.deliver)
 	return b
 }
 
@@ -119,11 +118,14 @@ type Bus struct {
 	net  *Net
 	name string
 	max  int
-	wait sync.WaitGroup
+
+	begin sync.Once // of deliver
+	wait  sync.WaitGroup
 
 	mu       sync.Mutex
 	cond     sync.Cond // signalled when a field below changes
 	receiver cluster.Receiver
+	busy     bool // the receiver is being called
 	queue    []item
 	delayed  map[*time.Timer]struct{}
 	cut      bool
@@ -206,11 +208,14 @@ func (b *Bus) Receive(r cluster.Receiver) (func(), error) {
 		return nil, errCut
 	}
 	b.receiver = r
-	b.cond.Broadcast()
+	b.begin.Do(func() { b.wait.Go(b.deliver) })
 	return func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.receiver = nil
+		for b.busy {
+			b.cond.Wait()
+		}
 	}, nil
 }
 
@@ -264,7 +269,7 @@ func (b *Bus) checkSend(message []byte) error {
 func (b *Bus) arrive(i item, delay time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed || b.cut {
+	if b.closed || b.cut || b.receiver == nil {
 		return
 	}
 	if delay <= 0 {
@@ -306,6 +311,7 @@ func (b *Bus) deliver() {
 		}
 		batch, b.queue = b.queue, batch[:0]
 		r := b.receiver
+		b.busy = true
 		b.mu.Unlock()
 		for _, i := range batch {
 			switch {
@@ -317,5 +323,9 @@ func (b *Bus) deliver() {
 			}
 		}
 		clear(batch)
+		b.mu.Lock()
+		b.busy = false
+		b.cond.Broadcast()
+		b.mu.Unlock()
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/internal/cluster/bustest"
 	"holdfast/stream"
 )
 
@@ -54,7 +55,7 @@ type Engine struct {
 	late    []func()
 	counts  map[string]int
 	writes  map[string]int // by the operation and the key
-	nodes   map[string]*Handle
+	net     *bustest.Net
 	opened  int
 }
 
@@ -88,7 +89,7 @@ func New(o Options) *Engine {
 		logs:   make(map[string][]frame),
 		counts: make(map[string]int),
 		writes: make(map[string]int),
-		nodes:  make(map[string]*Handle),
+		net:    bustest.New(o.Seed),
 	}
 }
 
@@ -97,8 +98,8 @@ func (e *Engine) Open() *Handle {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.opened++
-	h := &Handle{e: e, name: fmt.Sprintf("node-%d", e.opened)}
-	e.nodes[h.name] = h
+	h := &Handle{e: e, Bus: e.net.Bus(fmt.Sprintf("node-%d", e.opened))}
+	h.Limit(e.o.MaxFrame)
 	return h
 }
 
