@@ -66,9 +66,9 @@ func (ca *CA) issue(cert *x509.Certificate) (tls.Certificate, []byte) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})
 }
 
-// Server returns a certificate for 127.0.0.1, with a name as its subject, and its key: both PEM.
+// Server returns a certificate for 127.0.0.1, with a name as its subject, and its key: both PEM. A server may use it as a client, too.
 func (ca *CA) Server(name string) (cert, key []byte) {
-	pair, key := ca.issue(&x509.Certificate{Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	pair, key := ca.issue(&x509.Certificate{Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}})
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]}), key
 }
 
