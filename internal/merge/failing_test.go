@@ -18,35 +18,6 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// An ailing server is a fake with a failure of its own.
-type ailing struct {
-	fake
-	opens func(ctx context.Context, sink backend.Sink) error // runs first in Open; an error makes Open fail
-	tells func(c *fakeConn, in backend.Inbound) bool         // reports whether it has handled the message
-}
-
-type ailingConn struct {
-	*fakeConn
-	f *ailing
-}
-
-func (f *ailing) Open(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
-	if f.opens != nil {
-		if err := f.opens(ctx, sink); err != nil {
-			return nil, err
-		}
-	}
-	c, err := f.fake.Open(ctx, start, sink)
-	return &ailingConn{c.(*fakeConn), f}, err
-}
-
-func (c *ailingConn) Deliver(in backend.Inbound) error {
-	if c.f.tells != nil && c.f.tells(c.fakeConn, in) {
-		return nil
-	}
-	return c.fakeConn.Deliver(in)
-}
-
 // answersLate answers requests of a method with an error, after a time.
 func answersLate(method string, after time.Duration) func(*fakeConn, backend.Inbound) bool {
 	return func(c *fakeConn, in backend.Inbound) bool {
@@ -61,8 +32,8 @@ func answersLate(method string, after time.Duration) func(*fakeConn, backend.Inb
 }
 
 // ailments are the ways for a server to fail.
-func ailments() map[string]*ailing {
-	return map[string]*ailing{
+func ailments() map[string]*fake {
+	return map[string]*fake{
 		"cannot be opened": {opens: func(context.Context, backend.Sink) error { return errors.New("no such command") }},
 		"cannot be opened, after 5 s": {opens: func(context.Context, backend.Sink) error {
 			time.Sleep(5 * time.Second)
@@ -80,18 +51,18 @@ func ailments() map[string]*ailing {
 		"initialize fails":             {tells: answersLate("initialize", 0)},
 		"initialize fails after 4.9 s": {tells: answersLate("initialize", 4900*time.Millisecond)},
 		"initialize fails after 20 s":  {tells: answersLate("initialize", 20*time.Second)},
-		"initialize hangs":             {fake: fake{mute: []string{"initialize"}}},
-		"an odd revision, after 3 s":   {fake: fake{starts: 3 * time.Second, revision: "1900-01-01"}},
+		"initialize hangs":             {mute: []string{"initialize"}},
+		"an odd revision, after 3 s":   {starts: 3 * time.Second, revision: "1900-01-01"},
 		"initialized is not taken": {tells: func(_ *fakeConn, in backend.Inbound) bool {
 			return in.Method == "notifications/initialized" && sleeps()
 		}},
 		"lists fail after 4 s":             {tells: answersLate("tools/list", 4*time.Second)},
-		"lists hang":                       {fake: fake{mute: []string{"tools/list"}}},
-		"levels hang":                      {fake: fake{mute: []string{"logging/setLevel"}}},
-		"subscriptions hang":               {fake: fake{mute: []string{"resources/subscribe", "resources/unsubscribe"}}},
+		"lists hang":                       {mute: []string{"tools/list"}},
+		"levels hang":                      {mute: []string{"logging/setLevel"}},
+		"subscriptions hang":               {mute: []string{"resources/subscribe", "resources/unsubscribe"}},
 		"reads fail after 4 s":             {tells: answersLate("resources/read", 4*time.Second)},
-		"reads and completions hang":       {fake: fake{mute: []string{"resources/read", "completion/complete"}}},
-		"nothing but initialize is spoken": {fake: fake{mute: []string{"tools/list", "logging/setLevel", "resources/subscribe", "resources/read", "completion/complete"}}},
+		"reads and completions hang":       {mute: []string{"resources/read", "completion/complete"}},
+		"nothing but initialize is spoken": {mute: []string{"tools/list", "logging/setLevel", "resources/subscribe", "resources/read", "completion/complete"}},
 	}
 }
 
@@ -102,7 +73,7 @@ func sleeps() bool {
 }
 
 // others is a backend of the given failing servers, and one that works.
-func others(ill ...*ailing) *Backend {
+func others(ill ...*fake) *Backend {
 	var all []Member
 	for i, f := range ill {
 		f.tool = "y"
@@ -131,7 +102,7 @@ func TestFailingCostsNoTime(t *testing.T) {
 			t.Run(fmt.Sprint(name, ", servers: ", ill), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					var all []*ailing
+					var all []*fake
 					for range ill {
 						all = append(all, ailments()[name])
 					}

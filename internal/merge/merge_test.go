@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -20,7 +21,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A fake is a server with one tool, which may stop answering.
+// A fake is a server with one tool, which may fail in many ways.
 type fake struct {
 	tool     string
 	silent   atomic.Bool
@@ -31,6 +32,13 @@ type fake struct {
 	more     string            // additional capabilities
 	pages    map[string]string // of its tools, by the cursor; nil: one page
 
+	broken atomic.Bool                                        // it cannot be opened
+	dies   atomic.Value                                       // the method at which it ends
+	opens  func(ctx context.Context, sink backend.Sink) error // runs first in Open; an error makes Open fail
+	takes  func(in backend.Inbound) error                     // runs first in Deliver; an error makes Deliver fail
+	tells  func(c *fakeConn, in backend.Inbound) bool         // reports whether it has handled the message
+
+	opened    atomic.Int32 // how often Open was called
 	closed    atomic.Int32
 	cancelled atomic.Int32 // how many requests
 	ends      func(why error)
@@ -78,7 +86,16 @@ type fakeConn struct {
 	sink backend.Sink
 }
 
-func (f *fake) Open(_ context.Context, _ backend.Start, sink backend.Sink) (backend.Conn, error) {
+func (f *fake) Open(ctx context.Context, _ backend.Start, sink backend.Sink) (backend.Conn, error) {
+	f.opened.Add(1)
+	if f.broken.Load() {
+		return nil, errors.New("it is broken")
+	}
+	if f.opens != nil {
+		if err := f.opens(ctx, sink); err != nil {
+			return nil, err
+		}
+	}
 	f.mu.Lock()
 	starts := f.starts
 	f.mu.Unlock()
@@ -90,6 +107,18 @@ func (f *fake) Open(_ context.Context, _ backend.Start, sink backend.Sink) (back
 }
 
 func (c *fakeConn) Deliver(in backend.Inbound) error {
+	if c.f.takes != nil {
+		if err := c.f.takes(in); err != nil {
+			return err
+		}
+	}
+	if in.Method == c.f.dies.Load() {
+		c.sink.Closed(errors.New("it ends"), true)
+		return nil
+	}
+	if c.f.tells != nil && c.f.tells(c, in) {
+		return nil
+	}
 	if in.Method == "notifications/cancelled" {
 		c.f.cancelled.Add(1)
 	}
@@ -170,15 +199,10 @@ func (c *client) askWith(t *testing.T, method string, params []byte) (jsonrpc.Me
 	t.Helper()
 	began := time.Now()
 	c.requests++
-	id := fmt.Appendf(nil, "%d", c.requests)
-	m := jsonrpc.Message{Kind: jsonrpc.Request, ID: id, Method: method, Params: params, Raw: jsonrpc.AppendRequest(nil, id, method, params)}
-	mcptest.Check(t, c.conn.Deliver(backend.Inbound{Message: m, Context: t.Context()}))
-	for m := range c.said {
-		if string(m.ID) == string(id) && m.Kind == jsonrpc.Response {
-			return m, time.Since(began)
-		}
-	}
-	return m, 0
+	id := fmt.Sprint(c.requests)
+	c.tell(t, id, method, string(params))
+	m, _ := c.answered(id)
+	return m, time.Since(began)
 }
 
 // tools returns the names of the tools, and how long the list took.

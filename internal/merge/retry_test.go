@@ -1,53 +1,19 @@
 package merge
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"holdfast/backend"
 	"holdfast/jsonrpc"
 )
 
-// A flaky server is a fake that cannot be opened, or that ends at a request.
-type flaky struct {
-	fake
-	broken atomic.Bool
-	dies   atomic.Value // the method at which the server ends
-	opens  atomic.Int32
-}
-
-type flakyConn struct {
-	backend.Conn
-	f    *flaky
-	sink backend.Sink
-}
-
-func (f *flaky) Open(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
-	f.opens.Add(1)
-	if f.broken.Load() {
-		return nil, errors.New("it is broken")
-	}
-	c, err := f.fake.Open(ctx, start, sink)
-	return &flakyConn{c, f, sink}, err
-}
-
-func (c *flakyConn) Deliver(in backend.Inbound) error {
-	if in.Method == c.f.dies.Load() {
-		c.sink.Closed(errors.New("it ends"), true)
-		return nil
-	}
-	return c.Conn.Deliver(in)
-}
-
 // withFlaky begins clients of a server that works and of f.
-func withFlaky(t *testing.T, f *flaky, clients int) (all []*client) {
+func withFlaky(t *testing.T, f *fake, clients int) (all []*client) {
 	b := New(func() []Member {
 		return []Member{{Name: "well", Backend: &fake{tool: "x"}, Prefix: "well_"}, {Name: "ill", Backend: f, Prefix: "ill_"}}
 	}, slog.New(slog.DiscardHandler))
@@ -80,13 +46,13 @@ func TestTriedAgain(t *testing.T) {
 	for _, clients := range []int{1, 10} {
 		t.Run(fmt.Sprint(clients), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := new(flaky)
+				f := new(fake)
 				f.tool = "y"
 				f.broken.Store(true)
 				all := withFlaky(t, f, clients)
-				began := f.opens.Load()
+				began := f.opened.Load()
 				time.Sleep(time.Hour)
-				tries := int(f.opens.Load() - began)
+				tries := int(f.opened.Load() - began)
 				if least, most := int(time.Hour/lastRetry), int(time.Hour/lastRetry)+6; tries < least || tries > most {
 					t.Errorf("it was tried %d times in an hour, want %d to %d", tries, least, most)
 				}
@@ -100,9 +66,9 @@ func TestTriedAgain(t *testing.T) {
 						t.Errorf("client %d: tools: %s", i, names)
 					}
 				}
-				opened := f.opens.Load()
+				opened := f.opened.Load()
 				time.Sleep(time.Hour)
-				if n := f.opens.Load() - opened; n != 0 {
+				if n := f.opened.Load() - opened; n != 0 {
 					t.Errorf("a server that works was opened %d times more", n)
 				}
 			})
@@ -113,13 +79,13 @@ func TestTriedAgain(t *testing.T) {
 // Clients of a server that fails are notified when its tools are there, not before, and once.
 func TestPageTriedAgain(t *testing.T) {
 	t.Parallel()
-	for name, fails := range map[string]func(f *flaky) (works func()){
-		"it ends":  func(f *flaky) func() { f.dies.Store("tools/list"); return func() { f.dies.Store("") } },
-		"it hangs": func(f *flaky) func() { f.leaves("tools/list"); return func() { f.leaves() } },
+	for name, fails := range map[string]func(f *fake) (works func()){
+		"it ends":  func(f *fake) func() { f.dies.Store("tools/list"); return func() { f.dies.Store("") } },
+		"it hangs": func(f *fake) func() { f.leaves("tools/list"); return func() { f.leaves() } },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := new(flaky)
+				f := new(fake)
 				f.tool = "y"
 				works := fails(f)
 				c := withFlaky(t, f, 1)[0]
@@ -147,7 +113,7 @@ func TestPageTriedAgain(t *testing.T) {
 func TestComesBackOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := new(flaky)
+		f := new(fake)
 		f.tool = "y"
 		c := withFlaky(t, f, 1)[0]
 		call := func(id string) {
@@ -176,7 +142,7 @@ func TestComesBackOther(t *testing.T) {
 func TestToldWhenReady(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := new(flaky)
+		f := new(fake)
 		f.tool = "y"
 		f.broken.Store(true)
 		b := New(func() []Member {
@@ -198,9 +164,9 @@ func TestToldWhenReady(t *testing.T) {
 		other := newClient(t, b)
 		other.ask(t, "initialize")
 		_ = other.conn.Close()
-		opened := f.opens.Load()
+		opened := f.opened.Load()
 		time.Sleep(time.Hour)
-		if n := f.opens.Load() - opened; n != 0 {
+		if n := f.opened.Load() - opened; n != 0 {
 			t.Errorf("it was tried %d times for a client that has left", n)
 		}
 	})
@@ -210,7 +176,7 @@ func TestToldWhenReady(t *testing.T) {
 func TestNoPart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := new(flaky)
+		f := new(fake)
 		f.dies.Store("tools/list")
 		hangs := &fake{mute: []string{"tools/list"}}
 		c := newClient(t, New(func() []Member {

@@ -259,8 +259,8 @@ func TestSubscriptionRefused(t *testing.T) {
 	}
 	b := New(func() []Member {
 		return []Member{
-			{Name: "a", Prefix: "a_", Backend: &ailing{tells: refuses(jsonrpc.CodeMethodNotFound, "no method")}},
-			{Name: "b", Prefix: "b_", Backend: &ailing{tells: refuses(jsonrpc.CodeServer, "no licence")}},
+			{Name: "a", Prefix: "a_", Backend: &fake{tells: refuses(jsonrpc.CodeMethodNotFound, "no method")}},
+			{Name: "b", Prefix: "b_", Backend: &fake{tells: refuses(jsonrpc.CodeServer, "no licence")}},
 		}
 	}, slog.New(slog.DiscardHandler))
 	c := newClient(t, b)

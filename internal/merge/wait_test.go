@@ -1,7 +1,6 @@
 package merge
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -251,39 +250,26 @@ func TestCallWaitsClosed(t *testing.T) {
 	}
 }
 
-// A stuck is a fake that blocks at one message.
-type stuck struct {
-	*fake
-	id   string
-	goOn chan struct{}
-	full bool // then it does not take the request
-}
-
-func (s *stuck) Open(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
-	conn, err := s.fake.Open(ctx, start, sink)
-	return &stuckConn{conn, s}, err
-}
-
-type stuckConn struct {
-	backend.Conn
-	s *stuck
-}
-
-func (c *stuckConn) Deliver(in backend.Inbound) error {
-	if string(in.ID) == c.s.id {
-		<-c.s.goOn
-		if c.s.full {
+// stuck returns a fake that blocks at the request 3 until goOn is closed. With full it does not take the request then.
+func stuck(full bool) (f *fake, goOn chan struct{}) {
+	goOn = make(chan struct{})
+	return &fake{tool: "x", takes: func(in backend.Inbound) error {
+		if string(in.ID) != "3" {
+			return nil
+		}
+		if <-goOn; full {
 			return errors.New("the pipe is broken")
 		}
-	}
-	return c.Conn.Deliver(in)
+		return nil
+	}}, goOn
 }
 
 // A server that ends while it gets the waiting calls is opened again for the next call.
 func TestEndsWhenOpened(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		a := &stuck{fake: &fake{tool: "x", starts: time.Second}, id: "3", goOn: make(chan struct{})}
+		a, goOn := stuck(false)
+		a.startsIn(time.Second)
 		a.leaves("tools/call")
 		c := newClient(t, New(func() []Member { return []Member{{Name: "a", Backend: a, Prefix: "a_"}} }, slog.New(slog.DiscardHandler)))
 		c.said = make(chan jsonrpc.Message) // unbuffered: a sender waits for the client
@@ -294,7 +280,7 @@ func TestEndsWhenOpened(t *testing.T) {
 		synctest.Wait()
 		go a.ends(errors.New("gone"))
 		synctest.Wait()
-		close(a.goOn)
+		close(goOn)
 		synctest.Wait()
 		a.leaves()
 		a.startsIn(0)
@@ -318,7 +304,7 @@ func TestEndsAmidRequest(t *testing.T) {
 	t.Parallel()
 	for full, want := range map[bool]string{true: "did not take the request: the pipe is broken", false: "outcome unknown"} {
 		synctest.Test(t, func(t *testing.T) {
-			a := &stuck{fake: &fake{tool: "x"}, id: "3", goOn: make(chan struct{}), full: full}
+			a, goOn := stuck(full)
 			a.leaves("tools/call")
 			c := newClient(t, New(func() []Member { return []Member{{Name: "a", Backend: a, Prefix: "a_"}} }, slog.New(slog.DiscardHandler)))
 			c.tell(t, "1", "initialize", `{"protocolVersion":"2025-11-25","capabilities":{}}`)
@@ -331,7 +317,7 @@ func TestEndsAmidRequest(t *testing.T) {
 			if got, _ := c.told(); len(got["3"]) > 0 {
 				t.Errorf("before it is known whether the server has it: %s", got["3"][0].Raw)
 			}
-			close(a.goOn)
+			close(goOn)
 			synctest.Wait()
 			if got, _ := c.told(); len(got["3"]) != 1 || !strings.Contains(string(got["3"][0].Raw), want) {
 				t.Errorf("the client is told %v; want %s", got, want)
