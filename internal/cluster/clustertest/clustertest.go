@@ -36,7 +36,7 @@ type Node struct {
 type Fault struct {
 	Name string
 	Do   func()
-	Once bool // it can happen only once
+	Once bool // it happens once in each run
 }
 
 // Options configure a run. The zero value of each field but Open stands for the default given with
@@ -201,7 +201,7 @@ func (r *run) end(m *member) {
 }
 
 // work starts the nodes, and makes faults happen until the time is over, and the nodes have contended: the machine may
-// stand still meanwhile. Then it heals the network and ends all nodes.
+// stand still meanwhile. Then it makes the faults happen that have to happen once, heals the network and ends all nodes.
 func (r *run) work() {
 	for range r.o.Nodes {
 		r.members = append(r.members, r.join())
@@ -212,6 +212,13 @@ func (r *run) work() {
 	}
 	if !r.busy(r.o.OneNode) {
 		r.fail("the nodes have not appended, read and acquired sessions")
+	}
+	for _, f := range r.o.Faults {
+		if f.Once {
+			f.Do()
+			r.faults[f.Name]++
+			r.sleep(300, 600)
+		}
 	}
 	for _, m := range r.members {
 		if m.Cut != nil {
