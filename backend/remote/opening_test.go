@@ -1,7 +1,6 @@
 package remote_test
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -12,129 +11,38 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/coder/websocket"
-
 	"holdfast"
 	"holdfast/backend/remote"
 	"holdfast/client"
 	"holdfast/internal/mcptest"
-	"holdfast/internal/rpc"
 	"holdfast/jsonrpc"
 )
 
-// A dormant server hangs at one point until it wakes up.
-type dormant struct {
-	at    string          // "header": before any response header; "answer"; "connection"
-	awake <-chan struct{} // closed when the server wakes up; nil: never
-	over  chan struct{}   // closed at the end of the test
-	said  chan string     // answers, over the stream of HTTP+SSE
-}
-
-// waits hangs if at is the server's point. It returns false at the end of the test.
-func (d *dormant) waits(at string) bool {
-	if at != d.at {
-		return true
-	}
-	select {
-	case <-d.awake:
-		return true
-	case <-d.over:
-		return false
-	}
-}
-
-// answer returns the answer to a message, or "".
-func (d *dormant) answer(text []byte) string {
-	msgs, err := rpc.Parse(text)
-	if err != nil || len(msgs) != 1 || msgs[0].Kind != jsonrpc.Request {
-		return ""
-	}
-	if msgs[0].Method == "initialize" {
-		return string(jsonrpc.AppendResult(nil, msgs[0].ID, []byte(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"s","version":"1"}}`)))
-	}
-	return string(jsonrpc.AppendError(nil, msgs[0].ID, jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "no %s", msgs[0].Method)))
-}
-
-// ServeHTTP implements [http.Handler], for all transports.
-func (d *dormant) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	switch {
-	case r.Header.Get("Upgrade") != "":
-		d.socket(w, r)
-	case r.Method == http.MethodGet && r.URL.Path == "/sse":
-		if !d.waits("connection") {
-			return
-		}
-		w.Header().Set("Content-Type", "text/event-stream")
-		_, _ = fmt.Fprint(w, "event: endpoint\ndata: /post\n\n")
-		w.(http.Flusher).Flush()
-		for {
+// dormant returns a server that hangs at one point until it wakes up, or the test is over. at is "header": before any response
+// header; "answer"; or "connection".
+func dormant(at string, awake, over <-chan struct{}) http.Handler {
+	waits := func(point string) {
+		if at == point {
 			select {
-			case m := <-d.said:
-				_, _ = fmt.Fprintf(w, "data: %s\n\n", m)
-				w.(http.Flusher).Flush()
-			case <-r.Context().Done():
-				return
-			case <-d.over:
-				return
-			}
-		}
-	case r.Method != http.MethodPost:
-		w.WriteHeader(http.StatusMethodNotAllowed)
-	default:
-		text := make([]byte, 1<<16)
-		n := 0
-		for {
-			more, err := r.Body.Read(text[n:])
-			if n += more; err != nil {
-				break
-			}
-		}
-		answer := d.answer(text[:n])
-		switch {
-		case r.URL.Path == "/post":
-			go func() {
-				if d.waits("answer") && answer != "" {
-					select {
-					case d.said <- answer:
-					case <-d.over:
-					}
-				}
-			}()
-			w.WriteHeader(http.StatusAccepted)
-		case answer == "":
-			w.WriteHeader(http.StatusAccepted)
-		case d.waits("header"):
-			w.Header().Set("Content-Type", "text/event-stream")
-			w.(http.Flusher).Flush()
-			if d.waits("answer") {
-				_, _ = fmt.Fprintf(w, "data: %s\n\n", answer)
+			case <-awake:
+			case <-over:
 			}
 		}
 	}
-}
-
-func (d *dormant) socket(w http.ResponseWriter, r *http.Request) {
-	if !d.waits("connection") {
-		return
-	}
-	c, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{"mcp"}})
-	if err != nil {
-		return
-	}
-	defer func() { _ = c.CloseNow() }()
-	var work sync.WaitGroup
-	defer work.Wait()
-	for {
-		_, text, err := c.Read(context.Background())
-		if err != nil {
-			return
+	server := &mcptest.Server{Open: true, Script: func(m jsonrpc.Message, say func(string)) string {
+		if m.Kind == jsonrpc.Request {
+			waits("header")
+			say("") // the header of the response
+			waits("answer")
 		}
-		work.Go(func() {
-			if answer := d.answer(text); answer != "" && d.waits("answer") {
-				_ = c.Write(context.Background(), websocket.MessageText, []byte(answer))
-			}
-		})
-	}
+		return mcptest.Answers{}.Script(m, say)
+	}}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			waits("connection")
+		}
+		server.ServeHTTP(w, r)
+	})
 }
 
 // Holdfast waits 60 s for a server over HTTP that hangs before it has begun, at whichever point and in each of the client's eras. Then the
@@ -149,8 +57,8 @@ func TestOpeningBounded(t *testing.T) {
 		{"Streamable HTTP, answer", "http://127.0.0.1/mcp", "answer", client.Auto},
 		{"HTTP+SSE, stream", "http://127.0.0.1/sse", "connection", client.SSE},
 		{"HTTP+SSE, answer", "http://127.0.0.1/sse", "answer", client.SSE},
-		{"WebSocket, handshake", "ws://127.0.0.1/mcp", "connection", client.Auto},
-		{"WebSocket, answer", "ws://127.0.0.1/mcp", "answer", client.Auto},
+		{"WebSocket, handshake", "ws://127.0.0.1/ws", "connection", client.Auto},
+		{"WebSocket, answer", "ws://127.0.0.1/ws", "answer", client.Auto},
 	}
 	for _, way := range ways {
 		for _, method := range []string{"initialize", "server/discover", "tools/list"} {
@@ -158,14 +66,12 @@ func TestOpeningBounded(t *testing.T) {
 				t.Run(fmt.Sprint(way.name, ", ", method, ", wakes: ", wakes), func(t *testing.T) {
 					t.Parallel()
 					synctest.Test(t, func(t *testing.T) {
-						d := &dormant{at: way.at, over: make(chan struct{}), said: make(chan string)}
+						awake, over := make(chan struct{}), make(chan struct{})
 						if wakes {
-							awake := make(chan struct{})
-							d.awake = awake
 							time.AfterFunc(59*time.Second, func() { close(awake) })
 						}
 						l := mcptest.NewPipes()
-						server := &http.Server{Handler: d, ReadHeaderTimeout: time.Hour}
+						server := &http.Server{Handler: dormant(way.at, awake, over), ReadHeaderTimeout: time.Hour}
 						var work sync.WaitGroup
 						work.Go(func() { _ = server.Serve(l) })
 						network := &http.Transport{DialContext: l.DialContext}
@@ -193,7 +99,7 @@ func TestOpeningBounded(t *testing.T) {
 							t.Errorf("after %v: %s", took, text)
 						}
 						_ = h.Shutdown(t.Context())
-						close(d.over)
+						close(over)
 						network.CloseIdleConnections()
 						_ = server.Close()
 						work.Wait()
