@@ -2,16 +2,18 @@ package transcripts_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/coder/websocket"
+
+	"holdfast/internal/mcptest"
 )
 
 // TestPair records the endpoints of revision 2024-11-05.
@@ -135,30 +137,22 @@ type line struct {
 // dial opens a WebSocket, which belongs to the client's session if it has one.
 func dial(c *client) *line {
 	c.t.Helper()
-	header := http.Header{}
-	if c.session != "" {
-		header.Set("Mcp-Session-Id", c.session)
-	}
-	ws, res, err := websocket.Dial(context.Background(), "ws://"+c.node.addr+"/mcp", &websocket.DialOptions{
-		HTTPClient: &http.Client{Transport: &http.Transport{}}, HTTPHeader: header, Subprotocols: []string{"mcp"},
-	})
+	ctx, stop := context.WithTimeout(context.Background(), 5*time.Minute)
+	c.t.Cleanup(stop)
+	ws, _, err := mcptest.Dial(ctx, "http://"+c.node.addr+"/mcp", "Mcp-Session-Id", c.session)
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	if c.session == "" {
-		c.session = res.Header.Get("Mcp-Session-Id")
-	}
-	c.note("a WebSocket of Mcp-Session-Id: %s with subprotocol %q", res.Header.Get("Mcp-Session-Id"), ws.Subprotocol())
-	ctx, stop := context.WithTimeout(context.Background(), 5*time.Minute)
-	l := &line{c: c}
-	l.send = func(text string) error { return ws.Write(ctx, websocket.MessageText, []byte(text)) }
-	l.recv = func() (string, error) {
-		_, data, err := ws.Read(ctx)
-		return string(data), err
-	}
-	l.close = func() {
-		_ = ws.CloseNow()
-		stop()
+	c.session = cmp.Or(c.session, ws.Session)
+	c.note("a WebSocket of Mcp-Session-Id: %s with subprotocol %q", ws.Session, ws.Subprotocol())
+	l := &line{
+		c:    c,
+		send: func(text string) error { return ws.Write(ctx, websocket.MessageText, []byte(text)) },
+		recv: func() (string, error) {
+			_, data, err := ws.Read(ctx)
+			return string(data), err
+		},
+		close: func() { _ = ws.CloseNow() },
 	}
 	c.t.Cleanup(l.close)
 	return l
@@ -166,30 +160,25 @@ func dial(c *client) *line {
 
 // pipe serves a pair of pipes at the client's node.
 func pipe(c *client) *line {
-	toServer, in := io.Pipe()
-	out, toClient := io.Pipe()
 	ctx, stop := context.WithCancel(context.Background())
-	over := make(chan struct{})
 	node := c.node
-	go func() {
-		defer close(over)
+	in, out := mcptest.Duplex(c.t, func(toServer io.Reader, toClient io.Writer) error {
 		_ = node.ServeConn(ctx, toServer, toClient)
-		_ = toServer.Close()
-		_ = toClient.Close()
-	}()
+		return toServer.(io.Closer).Close()
+	})
 	c.note("a pair of pipes")
 	lines := bufio.NewReader(out)
-	l := &line{c: c}
-	l.send = func(text string) error { _, err := io.WriteString(in, text+"\n"); return err }
-	l.recv = func() (string, error) {
-		text, err := lines.ReadString('\n')
-		return strings.TrimSuffix(text, "\n"), err
-	}
-	l.close = func() {
-		_ = in.Close()
-		_ = out.Close()
-		stop()
-		<-over
+	l := &line{
+		c:    c,
+		send: func(text string) error { _, err := io.WriteString(in, text+"\n"); return err },
+		recv: func() (string, error) {
+			text, err := lines.ReadString('\n')
+			return strings.TrimSuffix(text, "\n"), err
+		},
+		close: func() {
+			_ = out.Close()
+			stop()
+		},
 	}
 	c.t.Cleanup(l.close)
 	return l
