@@ -1,15 +1,10 @@
 package main
 
 import (
-	"bufio"
 	"fmt"
-	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -73,32 +68,7 @@ func serves(ts *testscript.TestScript, neg bool, args []string) {
 	if neg {
 		ts.Fatalf("serves cannot be negated: use ! exec holdfast serve")
 	}
-	cmd := exec.Command(program(ts, "holdfast"), append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...)
-	cmd.Dir = ts.MkAbs(".")
-	for _, name := range []string{"PATH", "HOME", "API_KEY", "AUTH_TOKEN", "HOLDFAST_DEMO", "HOLDFAST_PATH", "HOLDFAST_LOG_FORMAT"} {
-		if value := ts.Getenv(name); value != "" {
-			cmd.Env = append(cmd.Env, name+"="+value)
-		}
-	}
-	stderr, err := cmd.StderrPipe()
-	ts.Check(err)
-	ts.Check(cmd.Start())
-	var said strings.Builder
-	for lines := bufio.NewReader(stderr); ; {
-		line, err := lines.ReadString('\n')
-		said.WriteString(line)
-		if strings.HasPrefix(line, "Try it: ") || strings.Contains(line, `"msg":"serving"`) {
-			ts.Check(cmd.Process.Signal(syscall.SIGTERM))
-		}
-		if err != nil {
-			break
-		}
-	}
-	err = cmd.Wait()
-	_, _ = io.WriteString(ts.Stderr(), said.String())
-	if err != nil {
-		ts.Fatalf("holdfast serve: %v", err)
-	}
+	signals(ts, false, append([]string{"0", `^Try it: |"msg":"serving"`, "TERM", "--", "holdfast", "serve", "--listen", "127.0.0.1:0"}, args...))
 }
 
 // exits runs a command that must end with the exit code CODE.

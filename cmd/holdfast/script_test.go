@@ -46,7 +46,9 @@ func program(ts *testscript.TestScript, name string) string {
 // environment returns the environment of a script, for the programs beside it.
 func environment(ts *testscript.TestScript) []string {
 	env := []string{}
-	for _, name := range []string{"PATH", "HOME", "TMPDIR", "XDG_STATE_HOME", "GOCOVERDIR"} {
+	for _, name := range []string{
+		"PATH", "HOME", "TMPDIR", "XDG_STATE_HOME", "GOCOVERDIR", "API_KEY", "AUTH_TOKEN", "HOLDFAST_DEMO", "HOLDFAST_PATH", "HOLDFAST_LOG_FORMAT",
+	} {
 		if value := ts.Getenv(name); value != "" {
 			env = append(env, name+"="+value)
 		}

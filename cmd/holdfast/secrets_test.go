@@ -235,7 +235,7 @@ func secretTries() []secretTry {
 func TestSecretsInURLs(t *testing.T) {
 	t.Parallel()
 	server := repeater(t)
-	free, demo := testport.Addr(t), demoAt(t)
+	free, demo := testport.Addr(t), demoAt(t)+"/mcp"
 	// These have characters that may confuse a shell or a parser of URLs.
 	secrets := []string{"s3cr3tWord", "s3cr3t%2FWord", "s3cr3t%20Wo%25rd"}
 	tries := secretTries()
@@ -403,12 +403,12 @@ func repeater(t *testing.T) string {
 	})), "http://")
 }
 
-// demoAt returns the URL of a server with the demo's tools.
+// demoAt starts the demo, and returns the URL of its host and port.
 func demoAt(t *testing.T) string {
 	t.Helper()
-	m := mcptest.Start(t, exec.Command("holdfast", "serve", "--demo", "--listen", "127.0.0.1:0")).Find(servingAt)
+	m := mcptest.Start(t, exec.Command("holdfast", "serve", "--demo", "--admin=", "--listen", "127.0.0.1:0")).Find(servingAt)
 	if m == nil {
 		t.Fatal("the server does not say where it is")
 	}
-	return "http://" + m[1] + "/mcp"
+	return "http://" + m[1]
 }

@@ -271,7 +271,7 @@ func newStartPlace(t *testing.T) *startPlace {
 	t.Cleanup(plain.Close)
 	t.Cleanup(secure.Close)
 	p.names = strings.NewReplacer("$TAKEN", taken.Addr().String(), "$FREE", testport.Addr(t), "$OWN", testport.Addr(t), "$DIR", p.dir,
-		"$WEB", plain.Listener.Addr().String(), "$TLS", secure.Listener.Addr().String(), "$DEMO", "http://"+demoServer(t),
+		"$WEB", plain.Listener.Addr().String(), "$TLS", secure.Listener.Addr().String(), "$DEMO", demoAt(t),
 		"$NOAUTH", redisThatSays(t, "NOAUTH Authentication required."),
 		"$WRONGPASS", redisThatSays(t, "WRONGPASS invalid username-password pair or user is disabled."))
 	return p
@@ -336,16 +336,6 @@ func (p *startPlace) writeFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-}
-
-// demoServer starts the demo, and returns its address.
-func demoServer(t *testing.T) string {
-	cmd := exec.Command("holdfast", "serve", "--demo", "--admin=", "--listen", "127.0.0.1:0")
-	m := mcptest.Start(t, cmd).Find(servingAt)
-	if m == nil {
-		t.Fatal("the demo does not say where it serves")
-	}
-	return m[1]
 }
 
 // redisThatSays starts a server that answers each command of a Redis client with an error, and returns its address.
