@@ -35,6 +35,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"holdfast"
+	"holdfast/internal/auth/authtest"
 	"holdfast/internal/engine/jetstream/natstest"
 	"holdfast/internal/engine/redis/redistest"
 	"holdfast/internal/mcptest"
@@ -704,16 +705,11 @@ func (s *stage) stores() {
 
 // certificates makes cert.pem, key.pem and clients.pem.
 func (s *stage) certificates() {
-	out, err := s.run("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=client", "-days", "2",
-		"-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem")
-	if err != nil {
-		s.Fatalf("%v\n%s", err, out)
+	ca := authtest.NewCA(s, "clients")
+	cert, key := ca.Server("client")
+	for name, text := range map[string][]byte{"cert.pem": cert, "key.pem": key, "clients.pem": ca.PEM} {
+		s.write(name, string(text))
 	}
-	certificate, err := os.ReadFile(filepath.Join(s.dir, "cert.pem"))
-	if err != nil {
-		s.Fatal(err)
-	}
-	s.write("clients.pem", string(certificate))
 }
 
 // othersFlags are flags of other programs in the documents.
