@@ -3,7 +3,6 @@ package translate_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -15,7 +14,6 @@ import (
 	"holdfast"
 	"holdfast/backend/message"
 	"holdfast/internal/mcptest"
-	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
 )
 
@@ -55,54 +53,28 @@ func (s *legacy) Serve(x *message.Exchange) {
 	}
 }
 
-// post makes a modern request, and calls say for each message of the answer until say returns false.
-func post(t *testing.T, url, method, params string, say func(jsonrpc.Message) bool) {
-	t.Helper()
+// request returns a modern request.
+func request(method, params string) string {
 	if params != "" {
 		params += ","
 	}
-	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":"mine","method":%q,"params":{%s"_meta":{"progressToken":"p","io.modelcontextprotocol/protocolVersion":"2026-07-28",`+
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":"mine","method":%q,"params":{%s"_meta":{"progressToken":"p","io.modelcontextprotocol/protocolVersion":"2026-07-28",`+
 		`"io.modelcontextprotocol/clientInfo":{"name":"c","version":"1"},"io.modelcontextprotocol/clientCapabilities":{"elicitation":{}}}}}`, method, params)
-	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
-	defer stop()
-	res, err := mcptest.Send(ctx, http.MethodPost, url, body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	tell := func(text []byte) bool {
-		m, err := jsonrpc.Parse([]byte(string(text)))
-		if err != nil {
-			t.Fatalf("%q: %v", text, err)
-		}
-		return say(m)
-	}
-	if !strings.HasPrefix(res.Header.Get("Content-Type"), sse.ContentType) {
-		text := mcptest.Must(io.ReadAll(res.Body))(t)
-		tell(text)
-		return
-	}
-	for events := sse.NewReader(res.Body, 1<<20); ; {
-		ev, err := events.Next()
-		if err != nil || len(ev.Data) > 0 && !tell(ev.Data) {
-			return
-		}
-	}
 }
 
 // result makes a modern request, and returns its result and the number of messages before it.
 func result(t *testing.T, url, method, params string) (result []byte, before int) {
 	t.Helper()
-	post(t, url, method, params, func(m jsonrpc.Message) bool {
-		if m.Kind != jsonrpc.Response {
+	resp := (&mcptest.Client{URL: url}).Open(t, http.MethodPost, request(method, params)) //nolint:bodyclose // Hear closes it
+	mcptest.Hear(resp, func(text []byte) {
+		switch m := mcptest.Parse(string(text)); {
+		case m.Kind != jsonrpc.Response:
 			before++
-			return true
-		}
-		if m.Error != nil || string(m.ID) != `"mine"` {
+		case m.Error != nil || string(m.ID) != `"mine"`:
 			t.Errorf("%s: %s", method, m.Raw)
+		default:
+			result = m.Result
 		}
-		result = m.Result
-		return false
 	})
 	return result, before
 }
@@ -136,15 +108,13 @@ func TestModernClient(t *testing.T) {
 	if !strings.Contains(string(got), `"structuredContent":{"action":"accept"}`) {
 		t.Errorf("asked %s, and then got %s", asked, got)
 	}
-	var heard []string
-	post(t, ts.URL, "subscriptions/listen", `"notifications":{"toolsListChanged":true}`, func(m jsonrpc.Message) bool {
-		heard = append(heard, string(m.Raw))
-		if len(heard) == 1 {
-			result(t, ts.URL, "tools/call", `"name":"change"`)
-		}
-		return len(heard) < 2
-	})
-	if len(heard) != 2 || !strings.Contains(heard[0], "acknowledged") || !strings.Contains(heard[1], `"io.modelcontextprotocol/subscriptionId":"mine"`) {
-		t.Errorf("heard %q", heard)
+	changes := (&mcptest.Client{URL: ts.URL}).Stream(t, http.MethodPost, request("subscriptions/listen", `"notifications":{"toolsListChanged":true}`))
+	if first := changes.Until(t, "{"); !strings.Contains(string(first.Data), "acknowledged") {
+		t.Errorf("first it hears %s", first.Data)
 	}
+	result(t, ts.URL, "tools/call", `"name":"change"`)
+	if second := changes.Until(t, "{"); !strings.Contains(string(second.Data), `"io.modelcontextprotocol/subscriptionId":"mine"`) {
+		t.Errorf("then it hears %s", second.Data)
+	}
+	changes.Close()
 }
