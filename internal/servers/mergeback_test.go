@@ -1,7 +1,6 @@
 package servers_test
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -18,6 +17,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast/internal/mcptest"
+	"holdfast/internal/protocol"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 )
@@ -118,124 +118,88 @@ func mergeMoody(t *testing.T, all ...*moody) *farm {
 
 // A watcher is a client of some transport that notices when the list of tools has changed.
 type watcher struct {
-	changed func() bool // waits for the notification
+	changed func() // waits for the notification
 	tools   func() string
 }
 
+// listens are the params of a listen for changes of the list of tools.
+const listens = `"notifications":{"toolsListChanged":true}`
+
 // watchers begin a watcher over each transport.
 var watchers = map[string]func(t *testing.T, f *farm) watcher{
-	"GET stream": func(t *testing.T, f *farm) watcher { return watchWith(t, f, "2025-11-25", nil) },
-	"2025-03-26": func(t *testing.T, f *farm) watcher { return watchWith(t, f, "2025-03-26", nil) },
+	"GET stream": func(t *testing.T, f *farm) watcher {
+		return watchWith(t, &mcp.StreamableClientTransport{Endpoint: f.base + "/mcp"}, "2025-11-25")
+	},
+	"2025-03-26": func(t *testing.T, f *farm) watcher {
+		return watchWith(t, &mcp.StreamableClientTransport{Endpoint: f.base + "/mcp"}, "2025-03-26")
+	},
 	"HTTP+SSE": func(t *testing.T, f *farm) watcher {
-		return watchWith(t, f, "2024-11-05", &mcp.SSEClientTransport{Endpoint: f.base + "/sse"})
+		return watchWith(t, &mcp.SSEClientTransport{Endpoint: f.base + "/sse"}, "2024-11-05")
 	},
 	"WebSocket": func(t *testing.T, f *farm) watcher {
-		say, until := dialed(t, f)
-		say(strings.Replace(hello, `"id":0`, `"id":"h"`, 1))
-		until(func(m *jsonrpc.Message) bool { return m.Kind == jsonrpc.Response })
-		say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+		ws := mcptest.MustDial(t, t.Context(), f.base+"/mcp")
+		ws.Say(t, hello)
+		ws.Hear(t, `"id":0`)
+		ws.Say(t, mcptest.Initialized)
 		return watcher{
-			changed: func() bool {
-				return strings.Contains(until(func(m *jsonrpc.Message) bool { return m.Method == "notifications/tools/list_changed" }), "list_changed")
-			},
+			changed: func() { ws.Hear(t, protocol.MethodToolsListChanged) },
 			tools: func() string {
-				say(`{"jsonrpc":"2.0","id":7,"method":"tools/list"}`)
-				return until(func(m *jsonrpc.Message) bool { return m.Kind == jsonrpc.Response })
+				ws.Say(t, mcptest.Request(7, "tools/list", ""))
+				return ws.Hear(t, `"id":7`)
 			},
 		}
 	},
 	"2026-07-28 WebSocket": func(t *testing.T, f *farm) watcher {
-		say, until := dialed(t, f)
-		say(fmt.Sprintf(`{"jsonrpc":"2.0","id":"l","method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},"_meta":{%s}}}`, modernMeta))
-		until(func(m *jsonrpc.Message) bool { return m.Method == "notifications/subscriptions/acknowledged" })
+		ws := mcptest.MustDial(t, t.Context(), f.base+"/mcp")
+		ws.Say(t, mcptest.ModernRequest("l", protocol.MethodSubscriptions, "{}", listens))
+		ws.Hear(t, protocol.MethodAcknowledged)
 		n := 0
 		return watcher{
-			changed: func() bool {
-				got := until(func(m *jsonrpc.Message) bool { return m.Method == "notifications/tools/list_changed" })
-				return strings.Contains(got, `subscriptionId":"l"`)
-			},
+			changed: func() { ws.Hear(t, protocol.MethodToolsListChanged, `subscriptionId":"l"`) },
 			tools: func() string {
 				n++
-				say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/list","params":{"_meta":{%s}}}`, n, modernMeta))
-				return until(func(m *jsonrpc.Message) bool { return m.Kind == jsonrpc.Response })
+				ws.Say(t, mcptest.ModernRequest(n, "tools/list", "{}"))
+				return ws.Hear(t, fmt.Sprintf(`"id":%d`, n))
 			},
 		}
 	},
 	"2026-07-28": func(t *testing.T, f *farm) watcher {
-		ask := func(ctx context.Context, method, more string) *http.Response {
-			body := fmt.Sprintf(`{"jsonrpc":"2.0","id":"q","method":%q,"params":{%s"_meta":{%s}}}`, method, more, modernMeta)
-			res, err := (&mcptest.Client{URL: f.base + "/mcp", HTTP: mcptest.Unpooled}).Send(ctx, http.MethodPost, body)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return res
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
-		t.Cleanup(cancel)
-		listen := ask(ctx, "subscriptions/listen", `"notifications":{"toolsListChanged":true},`)
-		t.Cleanup(func() { _ = listen.Body.Close() })
-		lines := bufio.NewScanner(listen.Body)
-		until := func(text string) bool {
-			for lines.Scan() {
-				if strings.Contains(lines.Text(), text) {
-					return true
-				}
-			}
-			return false
-		}
-		if !until("acknowledged") {
-			t.Fatal("the listen is not acknowledged")
-		}
+		c := &mcptest.Client{URL: f.base + "/mcp", HTTP: mcptest.Unpooled}
+		listen := c.Stream(t, http.MethodPost, mcptest.ModernRequest("l", protocol.MethodSubscriptions, "{}", listens))
+		listen.Until(t, protocol.MethodAcknowledged)
 		return watcher{
-			changed: func() bool { return until("notifications/tools/list_changed") },
-			tools: func() string {
-				res := ask(ctx, "tools/list", "")
-				defer res.Body.Close()
-				text, _ := io.ReadAll(res.Body)
-				return string(text)
-			},
+			changed: func() { listen.Until(t, protocol.MethodToolsListChanged) },
+			tools:   func() string { return c.Post(t, mcptest.ModernRequest("q", "tools/list", "{}")).Body },
 		}
 	},
 }
 
-// dialed connects a WebSocket. say writes a message on it, and until reads messages until is returns true.
-func dialed(t *testing.T, f *farm) (say func(text string), until func(is func(m *jsonrpc.Message) bool) string) {
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
-	t.Cleanup(cancel)
-	ws := mcptest.MustDial(t, ctx, f.base+"/mcp")
-	return func(text string) { ws.Say(t, text) }, func(is func(m *jsonrpc.Message) bool) string {
-		for {
-			_, data, err := ws.Read(ctx)
-			if err != nil {
-				return err.Error()
-			}
-			if m, err := jsonrpc.Parse(data); err == nil && is(&m) {
-				return string(data)
-			}
-		}
+// watching returns an official client, and a channel that receives a value each time that the client is told of another
+// list of tools.
+func watching() (c *mcp.Client, changed chan struct{}) {
+	changed = make(chan struct{}, 100)
+	return mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, &mcp.ClientOptions{
+		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { changed <- struct{}{} },
+	}), changed
+}
+
+// isTold waits until a client is told of another list of tools.
+func isTold(t *testing.T, changed <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-changed:
+	case <-time.After(patience):
+		t.Fatal("the client is not told")
 	}
 }
 
-func watchWith(t *testing.T, f *farm, revision string, transport mcp.Transport) watcher {
-	changed := make(chan struct{}, 100)
-	c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, &mcp.ClientOptions{
-		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { changed <- struct{}{} },
-	})
-	if transport == nil {
-		transport = &mcp.StreamableClientTransport{Endpoint: f.base + "/mcp"}
-	}
+func watchWith(t *testing.T, transport mcp.Transport, revision string) watcher {
+	c, changed := watching()
 	s := mcptest.Must(c.Connect(t.Context(), transport, &mcp.ClientSessionOptions{ProtocolVersion: revision}))(t)
 	t.Cleanup(func() { _ = s.Close() })
 	return watcher{
-		changed: func() bool {
-			select {
-			case <-changed:
-				return true
-			case <-time.After(patience):
-				return false
-			}
-		},
-		tools: func() string { return fmt.Sprint(tools(t, s)) },
+		changed: func() { isTold(t, changed) },
+		tools:   func() string { return fmt.Sprint(tools(t, s)) },
 	}
 }
 
@@ -253,9 +217,7 @@ func TestMergeComesBack(t *testing.T) {
 				t.Fatalf("tools: %s", got)
 			}
 			b.ill.Store(nil)
-			if !w.changed() {
-				t.Fatal("the client is not told of the server that works now")
-			}
+			w.changed()
 			if got := w.tools(); !strings.Contains(got, "a_echo") || !strings.Contains(got, "b_echo") {
 				t.Errorf("tools: %s", got)
 			}
@@ -288,20 +250,13 @@ func TestMergeTold(t *testing.T) {
 			a, b := newMoody(t, "a"), newMoody(t, "b")
 			f := mergeMoody(t, a, b)
 			play.fails(f, a, b, nil)
-			changed := make(chan struct{}, 100)
-			c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, &mcp.ClientOptions{
-				ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { changed <- struct{}{} },
-			})
+			c, changed := watching()
 			s := f.at(c, "/mcp", "2025-11-25")
 			if got := tools(t, s); !slices.Equal(got, []string{"a_echo"}) {
 				t.Fatalf("tools: %v", got)
 			}
 			play.works(f, a, b, s)
-			select {
-			case <-changed:
-			case <-time.After(patience):
-				t.Fatal("the client is not told")
-			}
+			isTold(t, changed)
 			if got := tools(t, s); !slices.Equal(got, []string{"a_echo", "b_echo"}) {
 				t.Errorf("tools: %v", got)
 			}
@@ -315,10 +270,7 @@ func TestMergeCrash(t *testing.T) {
 	exe := mcptest.Must(os.Executable())(t)
 	flag := filepath.Join(t.TempDir(), "works")
 	f := newFarm(t, fmt.Sprintf(`{"mcpServers": {"a": "$a", "b": {"command": "sh", "args": ["-c", "test -e \"$0\" && exec \"$1\"", %q, %q], "env": {%q: "1"}}}, "holdfast": {"merge": true}}`, flag, exe, standIn), "a")
-	changed := make(chan struct{}, 100)
-	c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, &mcp.ClientOptions{
-		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { changed <- struct{}{} },
-	})
+	c, changed := watching()
 	s := f.at(c, "/mcp", "2025-11-25")
 	const others = 6
 	for _, life := range []string{"started", "crashed"} {
@@ -326,11 +278,7 @@ func TestMergeCrash(t *testing.T) {
 			t.Fatalf("%s: tools: %v", life, got)
 		}
 		mcptest.Check(t, os.WriteFile(flag, nil, 0o600))
-		select {
-		case <-changed:
-		case <-time.After(patience):
-			t.Fatalf("%s: the client is not told of the server that works", life)
-		}
+		isTold(t, changed)
 		if got := tools(t, s); !slices.Contains(got, "b_pid") || len(got) != others+3 {
 			t.Errorf("%s: tools: %v", life, got)
 		}

@@ -1,17 +1,12 @@
 package servers_test
 
 import (
-	"bufio"
-	"context"
 	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast/internal/mcptest"
 	"holdfast/internal/protocol"
@@ -61,9 +56,7 @@ func TestOwnPathTold(t *testing.T) {
 				} {
 					if step.what != "at first" {
 						f.set.Apply(f.parse(file(step.entry, step.settings)))
-						if !w.changed() {
-							t.Fatalf("%s: the client is not told", step.what)
-						}
+						w.changed()
 					}
 					got := w.tools()
 					if step.has != "" && !strings.Contains(got, step.has) || step.lacks != "" && strings.Contains(got, step.lacks) {
@@ -89,23 +82,14 @@ func TestOwnPathToldLater(t *testing.T) {
 	t.Parallel()
 	for name, slow := range map[string]func(t *testing.T, f *farm) (watcher, func(tool string) string){
 		"GET stream": func(t *testing.T, f *farm) (watcher, func(string) string) {
-			changed := make(chan struct{}, 100)
-			s := f.at(mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, &mcp.ClientOptions{
-				ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { changed <- struct{}{} },
-			}), "/mcp", "2025-11-25")
-			return watcher{changed: func() bool {
-				select {
-				case <-changed:
-					return true
-				case <-time.After(patience):
-					return false
-				}
-			}}, func(tool string) string { return call(t, s, tool) }
+			c, changed := watching()
+			s := f.at(c, "/mcp", "2025-11-25")
+			return watcher{changed: func() { isTold(t, changed) }}, func(tool string) string { return call(t, s, tool) }
 		},
 		"2026-07-28": func(t *testing.T, f *farm) (watcher, func(string) string) {
 			return watchers["2026-07-28"](t, f), func(tool string) string {
-				_, text, _ := f.post("/mcp", "", fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":%q,"arguments":{"Message":"hi"},"_meta":{%s}}}`, tool, modernMeta),
-					"MCP-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/call", "Mcp-Name", tool)
+				// The client is the one of the listen, so that they share a conversation with the server.
+				_, text, _ := f.post("/mcp", "", mcptest.ModernRequest(1, "tools/call", "{}", fmt.Sprintf(`"name":%q,"arguments":{"Message":"hi"}`, tool)))
 				return text
 			}
 		},
@@ -120,8 +104,11 @@ func TestOwnPathToldLater(t *testing.T) {
 			go func() { done <- call("slow") }()
 			<-f.began
 			f.set.Apply(f.parse(`{"mcpServers": {"s": "$b"}}`))
-			told := make(chan bool, 1)
-			go func() { told <- w.changed() }()
+			told := make(chan struct{})
+			go func() {
+				defer close(told)
+				w.changed()
+			}()
 			if got := call("echo"); !strings.Contains(got, "a:echo:hi") {
 				t.Errorf("beside the call in flight: %s", got)
 			}
@@ -134,9 +121,7 @@ func TestOwnPathToldLater(t *testing.T) {
 			if got := <-done; !strings.Contains(got, "a:slow:hi") {
 				t.Errorf("the call in flight: %s", got)
 			}
-			if !<-told {
-				t.Fatal("the client is not told")
-			}
+			<-told
 			if got := call("echo"); !strings.Contains(got, "b:echo:hi") {
 				t.Errorf("after that: %s", got)
 			}
@@ -156,10 +141,8 @@ func TestOwnPathToldOfVersion(t *testing.T) {
 	}
 	write("1")
 	f := newFarm(t, fmt.Sprintf(`{"mcpServers": {"s": {"command": "sh", "args": ["-c", "%s=$(cat \"$0\") exec \"$1\"", %q, %q], "env": {%q: "1"}}}}`, standInVersion, version, exe, standIn))
-	changed := make(chan struct{}, 100)
-	s := f.at(mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, &mcp.ClientOptions{
-		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { changed <- struct{}{} },
-	}), "/s/mcp", "2025-11-25")
+	c, changed := watching()
+	s := f.at(c, "/s/mcp", "2025-11-25")
 	pid := call(t, s, "pid")
 	for _, step := range []struct {
 		version string
@@ -172,11 +155,7 @@ func TestOwnPathToldOfVersion(t *testing.T) {
 			t.Fatalf("the process %s has not ended", pid)
 		}
 		if step.told {
-			select {
-			case <-changed:
-			case <-time.After(patience):
-				t.Fatalf("version %s: the client is not told", step.version)
-			}
+			isTold(t, changed)
 		}
 		select {
 		case <-changed:
@@ -195,27 +174,20 @@ func TestOneAcknowledgement(t *testing.T) {
 	}
 	dir := t.TempDir()
 	f := newFarm(t, entry(filepath.Join(dir, "first")), "a")
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	resp, err := mcptest.Send(ctx, http.MethodPost, f.base+"/s/mcp",
-		mcptest.ModernRequest("l", protocol.MethodSubscriptions, "{}", `"notifications":{"toolsListChanged":true}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	lines := bufio.NewScanner(resp.Body)
+	client := &mcptest.Client{URL: f.base + "/s/mcp"}
+	listen := client.Stream(t, http.MethodPost, mcptest.ModernRequest("l", protocol.MethodSubscriptions, "{}", listens))
 	acks := 0
 	until := func(want string) {
 		t.Helper()
-		for lines.Scan() {
-			if strings.Contains(lines.Text(), protocol.MethodAcknowledged) {
+		for {
+			event := listen.Until(t, "method")
+			if strings.Contains(string(event.Data), protocol.MethodAcknowledged) {
 				acks++
 			}
-			if strings.Contains(lines.Text(), want) {
+			if strings.Contains(string(event.Data), want) {
 				return
 			}
 		}
-		t.Fatalf("no %s: %v", want, lines.Err())
 	}
 	until(protocol.MethodAcknowledged)
 	for _, name := range []string{"b", "a", "d", "c", "e"} {
@@ -227,9 +199,8 @@ func TestOneAcknowledgement(t *testing.T) {
 			return err == nil
 		})
 		// The process answers in order: a second acknowledgement would be in the stream before this answer.
-		r, err := mcptest.Exchange(ctx, http.MethodPost, f.base+"/s/mcp", mcptest.ModernRequest("q", "tools/list", "{}"))
-		if err != nil || !strings.Contains(r.Body, "spray") {
-			t.Fatalf("tools: %v, %s", err, r.Body)
+		if r := client.Post(t, mcptest.ModernRequest("q", "tools/list", "{}")); !strings.Contains(r.Body, "spray") {
+			t.Fatalf("tools: %s", r.Body)
 		}
 	}
 	if acks != 1 {
