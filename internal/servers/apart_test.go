@@ -211,9 +211,7 @@ func stages() map[string]stage {
 		}},
 		"shared": {endpoint: "/mcp", pair: "/sse", shared: true, begin: func(t *testing.T, d *diary, o *holdfast.Options) http.Handler {
 			d.stateless = true
-			b, end := servers.Share(d, o.Logger)
-			t.Cleanup(end)
-			return alone(t, b, o)
+			return alone(t, share(t, d), o)
 		}},
 		"config path": {endpoint: "/a/mcp", pair: "/a/sse", checks: true, begin: configured(`{"mcpServers": {"a": {"url": "$", "holdfast": {"auth": "passthrough"}}}}`)},
 		"path without tokens": {endpoint: "/a/mcp", pair: "/a/sse", begin: func(t *testing.T, d *diary, o *holdfast.Options) http.Handler {

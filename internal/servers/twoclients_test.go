@@ -3,6 +3,7 @@ package servers_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -37,14 +38,12 @@ type ground struct {
 // grounds are the ways in which Holdfast may serve, by name.
 var grounds = map[string]func(t testing.TB) *ground{
 	"shared": func(t testing.TB) *ground {
-		b, stop := servers.Share(newLoose(t, "loose"), slog.New(slog.DiscardHandler))
-		return newGround(t, b, stop)
+		return newGround(t, share(t, ownProcess(t, "loose")))
 	},
-	"process": func(t testing.TB) *ground { return newGround(t, newLoose(t, "loose"), func() {}) },
-	"modern":  func(t testing.TB) *ground { return newGround(t, newLoose(t, "loose modern"), func() {}) },
+	"process": func(t testing.TB) *ground { return newGround(t, ownProcess(t, "loose")) },
+	"modern":  func(t testing.TB) *ground { return newGround(t, ownProcess(t, "loose modern")) },
 	"remote": func(t testing.TB) *ground {
-		up := newGround(t, newLoose(t, "loose"), func() {})
-		return newGround(t, remote.New(up.url, &remote.Options{Logger: slog.New(slog.DiscardHandler)}), func() {})
+		return newGround(t, far(newGround(t, ownProcess(t, "loose"))))
 	},
 	"sdk":    newSDKGround,
 	"merged": func(t testing.TB) *ground { return newSetGround(t, "/mcp", "a_", "loose", `"prefix": "a_"`) },
@@ -62,23 +61,35 @@ func quiet() *holdfast.Options {
 	return &holdfast.Options{Logger: slog.New(slog.DiscardHandler), MaxShare: 1, Eras: holdfast.ErasBoth}
 }
 
-func newLoose(t testing.TB, kind string) *process.Backend {
+// ownProcess runs this program as a stand-in of a kind, with more variables in its environment.
+func ownProcess(t testing.TB, kind string, env ...string) *process.Backend {
 	t.Helper()
 	exe := mcptest.Must(os.Executable())(t)
-	b := mcptest.Must(process.New([]string{exe}, &process.Options{Env: append(os.Environ(), standIn+"="+kind), Logger: slog.New(slog.DiscardHandler)}))(t)
+	o := &process.Options{Env: append(append(os.Environ(), standIn+"="+kind), env...), Logger: slog.New(slog.DiscardHandler)}
+	b := mcptest.Must(process.New([]string{exe}, o))(t)
 	t.Cleanup(func() { _ = b.Close() })
 	return b
 }
 
-func newGround(t testing.TB, b backend.Backend, stop func()) *ground {
-	t.Helper()
-	h := holdfast.NewBackendHandler(b, quiet())
-	return serveGround(t, h, stop)
+// share lets all clients share one conversation with a server.
+func share(t testing.TB, b backend.Backend) backend.Backend {
+	all, stop := servers.Share(b, slog.New(slog.DiscardHandler))
+	t.Cleanup(stop)
+	return all
 }
 
-func serveGround(t testing.TB, h *holdfast.Handler, stop func()) *ground {
+// far is the server of a ground, as a remote server.
+func far(s *ground) backend.Backend {
+	return remote.New(s.url, &remote.Options{Logger: slog.New(slog.DiscardHandler)})
+}
+
+func newGround(t testing.TB, b backend.Backend) *ground {
+	t.Helper()
+	return serveGround(t, holdfast.NewBackendHandler(b, quiet()))
+}
+
+func serveGround(t testing.TB, h *holdfast.Handler) *ground {
 	url := mcptest.Serve(t, h)
-	t.Cleanup(stop)
 	mcptest.ShutDownAtEnd(t, h, time.Second)
 	return &ground{url: url + "/mcp"}
 }
@@ -119,8 +130,7 @@ func newSDKGround(t testing.TB) *ground {
 		}
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: in.Text}}}, nil, nil
 	})
-	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return s }, quiet())
-	return serveGround(t, h, func() {})
+	return serveGround(t, holdfast.NewHandler(func(*http.Request) *mcp.Server { return s }, quiet()))
 }
 
 // modernMeta has the members that describe the client in each modern request.
@@ -235,59 +245,143 @@ type victim struct {
 
 // call makes one call, and returns an error if its answer is wrong.
 func (v *victim) call(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
 	v.calls++
 	id, own := fmt.Sprint(v.calls%20), fmt.Sprintf("own-%p-%d", v, v.calls)
-	e := v.s.callOf(v.session, id, "work", fmt.Sprintf(`{"text":%q,"steps":%d}`, own, steps), `"progressToken":`+id)
-	var said []string
-	if v.socket != nil {
-		e.body = v.s.toolCall(id, "work", fmt.Sprintf(`{"text":%q,"steps":%d}`, own, steps), `"progressToken":`+id)
-		if err := v.socket.Write(ctx, websocket.MessageText, []byte(e.body)); err != nil {
-			return err
-		}
-		for {
-			_, text, err := v.socket.Read(ctx)
-			if err != nil {
-				return fmt.Errorf("call %s: %w; got %q", own, err, said)
-			}
-			said = append(said, string(text))
-			if string(jsonrpc.Field(text, "id")) == id {
-				break
-			}
-		}
-	} else {
-		status, text, _, err := v.s.post(ctx, e)
-		if err != nil || status != http.StatusOK {
-			return fmt.Errorf("call %s: %d %q %w", own, status, text, err)
-		}
-		said = messagesOf(text)
-	}
-	return checkSaid(said, id, own)
+	return v.begin(ctx, id, id, own).end()
 }
 
-// checkSaid checks the messages of a victim's call.
-func checkSaid(said []string, id, own string) error {
+// errand returns a call of a tool as the victim sends it. meta are members of its _meta.
+func (v *victim) errand(id, tool, arguments, meta string) errand {
+	if v.socket != nil {
+		return errand{body: v.s.toolCall(id, tool, arguments, meta)}
+	}
+	return v.s.callOf(v.session, id, tool, arguments, meta)
+}
+
+// release ends a call that is held, and returns an error if the server does not answer.
+func (v *victim) release(ctx context.Context, text string) error {
+	e := v.errand(`"r"`, "release", fmt.Sprintf(`{"text":%q}`, text), "")
+	if v.socket != nil {
+		return v.socket.Write(ctx, websocket.MessageText, []byte(e.body))
+	}
+	_, answer, _, err := v.s.post(ctx, e)
+	if err == nil && !strings.Contains(answer, `"result"`) {
+		err = errors.New(answer)
+	}
+	return err
+}
+
+// An ownCall is a call of a victim in flight.
+type ownCall struct {
+	id, token, text string
+	said            []string      // its messages so far
+	read            chan struct{} // closed after all progress
+	ended           chan error    // receives a value at the end of the call
+}
+
+// begin makes a call of the tool "work".
+func (v *victim) begin(ctx context.Context, id, token, text string) *ownCall {
+	c := &ownCall{id: id, token: token, text: text, read: make(chan struct{}), ended: make(chan error, 1)}
+	e := v.errand(id, "work", fmt.Sprintf(`{"text":%q,"steps":%d}`, text, steps), `"progressToken":`+token)
+	go func() {
+		if v.socket != nil {
+			c.ended <- c.overSocket(ctx, v.socket, e)
+		} else {
+			c.ended <- c.overHTTP(ctx, v.s, e)
+		}
+	}()
+	return c
+}
+
+// took takes a message.
+func (c *ownCall) took(message string) {
+	if c.said = append(c.said, message); len(c.said) == steps {
+		close(c.read)
+	}
+}
+
+func (c *ownCall) overSocket(ctx context.Context, socket *mcptest.Socket, e errand) error {
+	if err := socket.Write(ctx, websocket.MessageText, []byte(e.body)); err != nil {
+		return err
+	}
+	for {
+		_, message, err := socket.Read(ctx)
+		if err != nil {
+			return err
+		}
+		id := string(jsonrpc.Field(message, "id"))
+		if id != `"r"` || !strings.HasPrefix(c.text, "held") { // else it is the response to the call of "release"
+			c.took(string(message))
+		}
+		if id == c.id {
+			return nil
+		}
+	}
+}
+
+func (c *ownCall) overHTTP(ctx context.Context, s *ground, e errand) error {
+	pipe, out := io.Pipe()
+	go func() {
+		status, _, err := s.postTo(ctx, e, out)
+		if err == nil && status != http.StatusOK {
+			err = fmt.Errorf("status %d", status)
+		}
+		_ = out.CloseWithError(err)
+	}()
+	lines := bufio.NewScanner(pipe)
+	for lines.Scan() {
+		for _, message := range messagesOf(lines.Text()) {
+			c.took(message)
+		}
+	}
+	return lines.Err()
+}
+
+// progressed waits until the call has emitted all its progress.
+func (c *ownCall) progressed(t *testing.T) {
+	t.Helper()
+	select {
+	case <-c.read:
+	case <-time.After(patience):
+		t.Fatalf("the call %s does not begin", c.text)
+	}
+}
+
+// end waits for the end of the call, and returns an error if it has ended wrongly.
+func (c *ownCall) end() error {
+	select {
+	case err := <-c.ended:
+		if err != nil {
+			return fmt.Errorf("call %s: %w; got %q", c.text, err, c.said)
+		}
+		return c.check()
+	case <-time.After(patience):
+		return fmt.Errorf("call %s hangs", c.text)
+	}
+}
+
+// check checks the messages of the call.
+func (c *ownCall) check() error {
 	told := 0
-	for i, message := range said {
+	for i, message := range c.said {
 		m, err := jsonrpc.Parse([]byte(message))
-		last := i == len(said)-1
+		last := i == len(c.said)-1
 		switch {
 		case err != nil:
 			return fmt.Errorf("%s: %w", message, err)
 		case m.Method == protocol.MethodProgress && !last:
 			told++
-			if string(jsonrpc.Field(m.Params, "progressToken")) != id || jsonrpc.String(jsonrpc.Field(m.Params, "message")) != own ||
+			if string(jsonrpc.Field(m.Params, "progressToken")) != c.token || jsonrpc.String(jsonrpc.Field(m.Params, "message")) != c.text ||
 				string(jsonrpc.Field(m.Params, "progress")) != fmt.Sprint(told) {
-				return fmt.Errorf("call %s with the token %s is told %s", own, id, message)
+				return fmt.Errorf("call %s with the token %s is told %s", c.text, c.token, message)
 			}
-		case last && m.Kind == jsonrpc.Response && string(m.ID) == id && textOf(message) == own:
+		case last && m.Kind == jsonrpc.Response && string(m.ID) == c.id && textOf(message) == c.text:
 		default:
-			return fmt.Errorf("call %s with the id %s is told %s", own, id, message)
+			return fmt.Errorf("call %s with the id %s is told %s", c.text, c.id, message)
 		}
 	}
 	if told != steps {
-		return fmt.Errorf("call %s is told of %d steps: %q", own, told, said)
+		return fmt.Errorf("call %s is told of %d steps: %q", c.text, told, c.said)
 	}
 	return nil
 }
@@ -360,19 +454,8 @@ func TestTwoClientsRefused(t *testing.T) {
 			victims := s.victims(t)
 			for _, kind := range []string{"socket", "legacy", "modern"} { // the socket comes first, as a WebSocket that is not read for long is cut
 				v := victims[kind]
-				ended := make(chan error, 1)
-				hold := fmt.Sprintf(`{"text":"held-%s","steps":%d}`, kind, steps)
-				const id = "7"
-				begun := s.callOf(v.session, id, "work", hold, `"progressToken":7`)
-				if v.socket != nil {
-					begun.body = s.toolCall(id, "work", hold, `"progressToken":7`)
-				}
-				read, told := s.follow(t, v, begun, "held-"+kind, ended)
-				select {
-				case <-read: // the call has emitted all its progress
-				case <-time.After(patience):
-					t.Fatalf("%s: the call does not begin", kind)
-				}
+				own := v.begin(t.Context(), "7", "7", "held-"+kind)
+				own.progressed(t)
 				hostile := s.begin(t)
 				socket := s.dial(t)
 				for _, body := range refusals(7) {
@@ -392,25 +475,12 @@ func TestTwoClientsRefused(t *testing.T) {
 					}
 				}
 				select {
-				case err := <-ended:
+				case err := <-own.ended:
 					t.Errorf("%s: the call has ended: %v", kind, err)
 				default:
-					release := fmt.Sprintf(`{"text":"held-%s"}`, kind)
-					if v.socket != nil {
-						mcptest.Check(t, v.socket.Write(t.Context(), websocket.MessageText, []byte(s.toolCall(`"r"`, "release", release, ""))))
-					} else if _, text, _, err := s.post(t.Context(), s.callOf(v.session, `"r"`, "release", release, "")); err != nil || !strings.Contains(text, `"result"`) {
-						t.Fatal(text, err)
-					}
-					select {
-					case err := <-ended:
-						if err == nil {
-							err = checkSaid(*told, id, "held-"+kind)
-						}
-						if err != nil {
-							t.Errorf("%s: %v", kind, err)
-						}
-					case <-time.After(patience):
-						t.Errorf("%s: the call hangs", kind)
+					mcptest.Check(t, v.release(t.Context(), own.text))
+					if err := own.end(); err != nil {
+						t.Errorf("%s: %v", kind, err)
 					}
 				}
 			}
@@ -466,58 +536,6 @@ func (s *ground) refusesSocket(t *testing.T, c *mcptest.Socket, body string) {
 	if _, text, err := c.Read(ctx); err != nil || !strings.Contains(string(text), want) {
 		t.Errorf("%s is answered with %s %v", body, text, err)
 	}
-}
-
-// follow makes a call, and collects its messages in told. read is closed after all progress, and ended receives a
-// value when the call has ended.
-func (s *ground) follow(t *testing.T, v *victim, e errand, text string, ended chan<- error) (read <-chan struct{}, told *[]string) {
-	t.Helper()
-	var said []string
-	progressed := make(chan struct{})
-	took := func(message string) {
-		if said = append(said, message); len(said) == steps {
-			close(progressed)
-		}
-	}
-	if v.socket != nil {
-		mcptest.Check(t, v.socket.Write(t.Context(), websocket.MessageText, []byte(e.body)))
-		go func() {
-			for {
-				_, message, err := v.socket.Read(t.Context())
-				switch {
-				case err != nil:
-					ended <- fmt.Errorf("%s: %w", text, err)
-					return
-				case string(jsonrpc.Field(message, "id")) == `"r"`: // the response to the call of "release"
-					continue
-				}
-				took(string(message))
-				if jsonrpc.Field(message, "id") != nil {
-					ended <- nil
-					return
-				}
-			}
-		}()
-		return progressed, &said
-	}
-	pipe, out := io.Pipe()
-	go func() {
-		status, _, err := s.postTo(t.Context(), e, out)
-		if err == nil && status != http.StatusOK {
-			err = fmt.Errorf("%s: status %d", text, status)
-		}
-		_ = out.CloseWithError(err)
-	}()
-	go func() {
-		lines := bufio.NewScanner(pipe)
-		for lines.Scan() {
-			for _, message := range messagesOf(lines.Text()) {
-				took(message)
-			}
-		}
-		ended <- lines.Err()
-	}()
-	return progressed, &said
 }
 
 // A tool's name must be a string, and a name that looks like a denied one is denied, whatever name a loose server would
@@ -591,13 +609,8 @@ func TestMergedServersApart(t *testing.T) {
 			if session == "legacy" {
 				v.session = s.begin(t)
 			}
-			ended := make(chan error, 1)
-			read, told := s.follow(t, v, s.callOf(v.session, "7", "work", fmt.Sprintf(`{"text":"held","steps":%d}`, steps), `"progressToken":"mine"`), "held", ended)
-			select {
-			case <-read:
-			case <-time.After(patience):
-				t.Fatal("the call does not begin")
-			}
+			own := v.begin(t.Context(), "7", `"mine"`, "held")
+			own.progressed(t)
 			var lines []string
 			for id := range 30 {
 				for _, of := range []string{fmt.Sprint(id), fmt.Sprintf("%q", fmt.Sprint(id))} {
@@ -623,28 +636,10 @@ func TestMergedServersApart(t *testing.T) {
 			if _, text, _, err := s.post(t.Context(), other.callOf(v.session, `"spray"`, "spray", `{"text":"sprayed","lines":[`+strings.Join(quoted, ",")+`]}`, "")); err != nil || !strings.Contains(text, `"result"`) || strings.Contains(text, "notifications/") {
 				t.Errorf("%s %v", text, err)
 			}
-			if _, text, _, err := s.post(t.Context(), s.callOf(v.session, `"r"`, "release", `{"text":"held"}`, "")); err != nil || !strings.Contains(text, `"result"`) {
-				t.Errorf("%s %v", text, err)
-			}
-			select {
-			case err := <-ended:
-				if err == nil {
-					err = checkMine(*told)
-				}
-				if err != nil {
-					t.Error(err)
-				}
-			case <-time.After(patience):
-				t.Error("the call hangs")
+			mcptest.Check(t, v.release(t.Context(), own.text))
+			if err := own.end(); err != nil {
+				t.Error(err)
 			}
 		})
 	}
-}
-
-// checkMine checks the messages of a call with the token "mine".
-func checkMine(said []string) error {
-	for i := range said {
-		said[i] = strings.Replace(said[i], `"progressToken":"mine"`, `"progressToken":7`, 1)
-	}
-	return checkSaid(said, "7", "held")
 }

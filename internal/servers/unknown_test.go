@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -20,11 +19,8 @@ import (
 	"github.com/coder/websocket"
 
 	"holdfast/backend"
-	"holdfast/backend/process"
-	"holdfast/backend/remote"
 	"holdfast/internal/bridge"
 	"holdfast/internal/mcptest"
-	"holdfast/internal/servers"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 )
@@ -373,11 +369,7 @@ func passes(t *testing.T, era, through, on string, modern bool) {
 	heardFile, saidFile := filepath.Join(dir, "heard"), filepath.Join(dir, "said")
 	exe := mcptest.Must(os.Executable())(t)
 	kind := map[bool]string{false: "mirror", true: "mirror modern"}[modern]
-	run := func() backend.Backend {
-		b := mcptest.Must(process.New([]string{exe}, &process.Options{Env: append(os.Environ(), standIn+"="+kind, envMirror+"="+heardFile, envSaid+"="+saidFile), Logger: slog.New(slog.DiscardHandler)}))(t)
-		t.Cleanup(func() { _ = b.Close() })
-		return b
-	}
+	run := func() backend.Backend { return ownProcess(t, kind, envMirror+"="+heardFile, envSaid+"="+saidFile) }
 	c := &speaker{t: t, era: era, ready: make(map[string]chan jsonrpc.Message)}
 	var g *ground
 	entry := func(settings string) string {
@@ -385,12 +377,11 @@ func passes(t *testing.T, era, through, on string, modern bool) {
 	}
 	switch on {
 	case "process":
-		g = newGround(t, run(), func() {})
+		g = newGround(t, run())
 	case "remote":
-		g = newGround(t, remote.New(newGround(t, run(), func() {}).url, &remote.Options{Logger: slog.New(slog.DiscardHandler)}), func() {})
+		g = newGround(t, far(newGround(t, run())))
 	case "shared":
-		b, stop := servers.Share(run(), slog.New(slog.DiscardHandler))
-		g = newGround(t, b, stop)
+		g = newGround(t, share(t, run()))
 	default:
 		settings := `"tools": {"deny": ["none"]}`
 		if on == "merged shared" {
