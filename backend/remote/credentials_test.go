@@ -3,7 +3,6 @@ package remote_test
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -25,13 +24,11 @@ func TestOwnCredentials(t *testing.T) {
 	t.Parallel()
 	const challenge = `Bearer resource_metadata="https://upstream.example.com/.well-known/oauth-protected-resource"`
 	discover := strings.Replace(tool("1", "count", `{"To":0}`), `"_meta":{`, `"_meta":{"`+protocol.MetaProtocolVersion+`":"2026-07-28","`+protocol.MetaClientCapabilities+`":{},`, 1)
-	modern := http.Header{protocol.HeaderVersion: {"2026-07-28"}, protocol.HeaderMethod: {"tools/call"}, protocol.HeaderName: {"count"}}
 	for _, status := range []int{http.StatusUnauthorized, http.StatusForbidden} {
 		for name, c := range map[string]struct {
 			opts   remote.Options
 			front  *holdfast.Options
 			body   string
-			header http.Header
 			socket bool
 			theirs bool
 			says   string // the text of the log; "": --upstream-header
@@ -39,11 +36,11 @@ func TestOwnCredentials(t *testing.T) {
 			"Authorization":     {opts: remote.Options{Header: http.Header{"Authorization": {"Bearer s3cret"}}}, body: hello},
 			"another header":    {opts: remote.Options{Header: http.Header{"X-Api-Key": {"s3cret"}}}, body: hello},
 			"stateless":         {opts: remote.Options{Header: http.Header{"X-Api-Key": {"s3cret"}}}, front: &holdfast.Options{Stateless: true}, body: hello},
-			"modern":            {opts: remote.Options{Header: http.Header{"Authorization": {"Bearer s3cret"}}}, body: discover, header: modern},
+			"modern":            {opts: remote.Options{Header: http.Header{"Authorization": {"Bearer s3cret"}}}, body: discover},
 			"over a WebSocket":  {opts: remote.Options{Header: http.Header{"Authorization": {"Bearer s3cret"}}}, body: hello, socket: true},
 			"of a transport":    {opts: remote.Options{HTTPClient: &http.Client{Transport: tokens{}}}, body: hello, says: "--upstream-client-id"},
 			"the client's":      {opts: remote.Options{PassAuthorization: true}, body: hello, theirs: true},
-			"the client's, too": {opts: remote.Options{PassAuthorization: true, Header: http.Header{"X-Api-Key": {"s3cret"}}}, body: discover, header: modern, theirs: true},
+			"the client's, too": {opts: remote.Options{PassAuthorization: true, Header: http.Header{"X-Api-Key": {"s3cret"}}}, body: discover, theirs: true},
 		} {
 			t.Run(fmt.Sprint(name, status), func(t *testing.T) {
 				t.Parallel()
@@ -68,19 +65,10 @@ func TestOwnCredentials(t *testing.T) {
 				w.url = front(t, at, &c.opts, c.front)
 				ask := func(want int) {
 					t.Helper()
-					r := (&raw{t: t, url: w.url, header: c.header.Clone()}).post(c.body)
-					var text string
-					if want != http.StatusOK {
-						all, err := io.ReadAll(r.Body)
-						if err != nil {
-							t.Error(err)
-						}
-						text = string(all)
-					}
-					r.cut()
-					if got := r.Header.Get("WWW-Authenticate"); r.StatusCode != want || (got == challenge) != c.theirs && want != http.StatusOK ||
-						strings.Contains(text, "s3cret") || strings.Contains(text, strings.TrimPrefix(w.upstream, "http://")) {
-						t.Errorf("status %d, want %d: %v %s", r.StatusCode, want, r.Header, text)
+					r := clientOf(w.url).Post(t, c.body)
+					if got := r.Header.Get("WWW-Authenticate"); r.Status != want || (got == challenge) != c.theirs && want != http.StatusOK ||
+						strings.Contains(r.Body, "s3cret") || strings.Contains(r.Body, strings.TrimPrefix(w.upstream, "http://")) {
+						t.Errorf("status %d, want %d: %v %s", r.Status, want, r.Header, r.Body)
 					}
 				}
 				want, logged := http.StatusBadGateway, 1
@@ -102,7 +90,7 @@ func TestOwnCredentials(t *testing.T) {
 				lets.Store(true)
 				ask(http.StatusOK)
 				lets.Store(false)
-				if c.front == nil && c.header == nil {
+				if c.front == nil && c.body == hello {
 					ask(want)
 					if n := len(log.Lines("level=ERROR")); n != 2 {
 						t.Errorf("refused again, the log has %d lines", n)

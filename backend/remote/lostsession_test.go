@@ -46,22 +46,18 @@ func TestUpstreamForgets(t *testing.T) {
 				w := begin(t, nil, streamable)
 				w.become(instead(streamable(w.server()), status, "Session expired"))
 				w.url = front(t, w.upstream, &remote.Options{PassAuthorization: pass}, &holdfast.Options{})
-				c := &raw{t: t, url: w.url, header: http.Header{"Authorization": {"Bearer token"}}}
-				r := c.post(hello)
-				r.response("0")
-				c.session = r.Header.Get("Mcp-Session-Id")
-				_ = c.post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
-				if m := c.post(tool("1", "count", `{"To":0}`)).response("1"); m.Result == nil {
+				c := open(t, w.url, "Authorization", "Bearer token")
+				if m := response(c.Post(t, tool("1", "count", `{"To":0}`))); m.Result == nil {
 					t.Fatalf("before: %s", m.Raw)
 				}
 				w.runs.Store(0)
 				w.kill(instead(streamable(w.server()), status, "Session expired"))
-				if m := c.post(`{"jsonrpc":"2.0","id":2,"method":"prompts/get","params":{"name":"x"}}`).response("2"); m.Error == nil ||
+				if m := response(c.Post(t, `{"jsonrpc":"2.0","id":2,"method":"prompts/get","params":{"name":"x"}}`)); m.Error == nil ||
 					string(jsonrpc.Field(m.Error, "code")) == "-32000" {
 					t.Errorf("an error of the server is %s", m.Raw)
 				}
 				w.kill(instead(streamable(w.server()), status, "Session expired"))
-				if m := c.post(tool("3", "count", `{"To":0}`)).response("3"); m.Result == nil || w.runs.Load() != 1 {
+				if m := response(c.Post(t, tool("3", "count", `{"To":0}`))); m.Result == nil || w.runs.Load() != 1 {
 					t.Errorf("after %d runs it is %s", w.runs.Load(), m.Raw)
 				}
 				w.mu.Lock()

@@ -3,7 +3,6 @@ package remote_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -19,7 +18,6 @@ import (
 	"holdfast"
 	"holdfast/backend/remote"
 	"holdfast/internal/mcptest"
-	"holdfast/internal/sse"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 )
@@ -176,101 +174,23 @@ func streamable(s *mcp.Server) http.Handler {
 	return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, nil)
 }
 
-// A raw client speaks HTTP without an SDK.
-type raw struct {
-	t       *testing.T
-	url     string
-	session string
-	header  http.Header
-}
-
 const hello = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"t","version":"1"}}}`
 
+// clientOf returns a client of a URL, without an SDK, with fields in the headers of its requests.
+func clientOf(url string, header ...string) *mcptest.Client {
+	return &mcptest.Client{URL: url, HTTP: mcptest.Unpooled, Header: header}
+}
+
 // open begins a session.
-func open(t *testing.T, url string) *raw {
+func open(t *testing.T, url string, header ...string) *mcptest.Client {
 	t.Helper()
-	c := &raw{t: t, url: url, header: make(http.Header)}
-	r := c.post(hello)
-	if m := r.response("0"); m.Result == nil {
-		t.Fatalf("initialize: %s", m.Raw)
-	}
-	c.session = r.Header.Get("Mcp-Session-Id")
-	_ = c.post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	c := clientOf(url, header...)
+	mcptest.Check(t, c.Begin(t.Context(), hello))
 	return c
 }
 
-func (c *raw) post(body string) *reply { return c.do(http.MethodPost, "", body) }
-
-// do makes one request, on a connection of its own.
-func (c *raw) do(method, last, body string) *reply {
-	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
-	from := &mcptest.Client{URL: c.url, Session: c.session, HTTP: mcptest.Unpooled}
-	for name := range c.header {
-		from.Header = append(from.Header, name, c.header.Get(name))
-	}
-	res, err := from.Send(ctx, method, body, "Last-Event-ID", last) //nolint:bodyclose // reply.cut closes it
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	answer := &reply{c.t, res, sse.NewReader(res.Body, 1<<20), "", cancel}
-	c.t.Cleanup(answer.cut)
-	return answer
-}
-
-// A reply is the answer to one request.
-type reply struct {
-	t *testing.T
-	*http.Response
-	events *sse.Reader
-	last   string // event id
-	cancel context.CancelFunc
-}
-
-// cut cuts the connection.
-func (r *reply) cut() {
-	r.cancel()
-	_ = r.Body.Close()
-}
-
-// until reads up to the first message that is wanted.
-func (r *reply) until(what string, wanted func(jsonrpc.Message) bool) jsonrpc.Message {
-	r.t.Helper()
-	if r.Header.Get("Content-Type") == "application/json" {
-		data := mcptest.Must(io.ReadAll(r.Body))(r.t)
-		m, err := jsonrpc.Parse(data)
-		if err != nil || !wanted(m) {
-			r.t.Fatalf("no %s: status %d, %s, %v", what, r.StatusCode, data, err)
-		}
-		return m
-	}
-	for {
-		ev, err := r.events.Next()
-		if err != nil {
-			r.t.Fatalf("no %s: status %d, %v", what, r.StatusCode, err)
-		}
-		if ev.ID != "" {
-			r.last = ev.ID
-		}
-		if m, err := jsonrpc.Parse(ev.Data); err == nil && wanted(m) {
-			return m
-		}
-	}
-}
-
-// response returns the response to the request with an id.
-func (r *reply) response(id string) jsonrpc.Message {
-	r.t.Helper()
-	return r.until("response "+id, func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Response && string(m.ID) == id })
-}
-
-// progress reads to a progress notification with a value.
-func (r *reply) progress(value int) {
-	r.t.Helper()
-	r.until("progress", func(m jsonrpc.Message) bool {
-		return m.Method == "notifications/progress" && string(jsonrpc.Field(m.Params, "progress")) == fmt.Sprint(value)
-	})
-}
+// response returns the response that ends an answer.
+func response(r mcptest.Reply) jsonrpc.Message { return mcptest.Parse(r.Message()) }
 
 // tool returns a request that calls a tool.
 func tool(id, name, arguments string) string {

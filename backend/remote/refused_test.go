@@ -10,6 +10,7 @@ import (
 
 	"holdfast"
 	"holdfast/backend/remote"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/protocol"
 )
 
@@ -44,47 +45,35 @@ func testRefusedLater(t *testing.T, status int, o *mcp.StreamableHTTPOptions, fo
 		})
 	})
 	w.url = front(t, w.upstream, &remote.Options{PassAuthorization: true}, &holdfast.Options{Response: form})
-	refused := func(what string, r *reply) {
+	refused := func(what string, r mcptest.Reply) {
 		t.Helper()
-		if r.StatusCode != status || r.Header.Get("WWW-Authenticate") != challenge {
-			t.Errorf("%s: status %d, header %v", what, r.StatusCode, r.Header)
+		if r.Status != status || r.Header.Get("WWW-Authenticate") != challenge {
+			t.Errorf("%s: status %d, header %v", what, r.Status, r.Header)
 		}
 	}
 	for _, key := range []string{"", "legacy"} {
-		c := &raw{t: t, url: w.url, header: http.Header{"Authorization": {"Bearer new"}}}
-		r := c.post(hello)
-		r.response("0")
-		c.session = r.Header.Get("Mcp-Session-Id")
-		_ = c.post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+		c := open(t, w.url, "Authorization", "Bearer new")
 		for i, body := range []string{tool("1", "count", `{"To":0}`), `{"jsonrpc":"2.0","id":1,"method":"prompts/get","params":{"name":"x"}}`} {
 			w.runs.Store(0)
+			keyed := ""
 			if key != "" {
-				c.header.Set("Idempotency-Key", fmt.Sprint(key, i))
+				keyed = fmt.Sprint(key, i)
 			}
-			c.header.Set("Authorization", "Bearer old")
-			refused(fmt.Sprint("legacy ", i, key), c.post(body))
-			c.header.Set("Authorization", "Bearer new")
-			if m := c.post(body).response("1"); unknown(m) || i == 0 && (m.Result == nil || w.runs.Load() != 1) {
+			refused(fmt.Sprint("legacy ", i, key), c.Post(t, body, "Idempotency-Key", keyed, "Authorization", "Bearer old"))
+			if m := response(c.Post(t, body, "Idempotency-Key", keyed)); unknown(m) || i == 0 && (m.Result == nil || w.runs.Load() != 1) {
 				t.Errorf("with another token: %s", m.Raw)
 			}
 		}
 	}
 	for _, key := range []string{"", "modern"} {
 		body := strings.Replace(tool("1", "count", `{"To":0}`), `"_meta":{`, `"_meta":{"`+protocol.MetaProtocolVersion+`":"2026-07-28","`+protocol.MetaClientCapabilities+`":{},`, 1)
-		c := &raw{t: t, url: w.url, header: http.Header{
-			"Authorization": {"Bearer new"}, protocol.HeaderVersion: {"2026-07-28"}, protocol.HeaderMethod: {"tools/call"}, protocol.HeaderName: {"count"},
-		}}
-		if m := c.post(body).response("1"); m.Result == nil {
+		c := clientOf(w.url, "Authorization", "Bearer new")
+		if m := response(c.Post(t, body)); m.Result == nil {
 			t.Fatalf("modern: %s", m.Raw)
 		}
 		w.runs.Store(0)
-		if key != "" {
-			c.header.Set("Idempotency-Key", key)
-		}
-		c.header.Set("Authorization", "Bearer old")
-		refused("modern "+key, c.post(body))
-		c.header.Set("Authorization", "Bearer new")
-		if m := c.post(body).response("1"); m.Result == nil || w.runs.Load() != 1 {
+		refused("modern "+key, c.Post(t, body, "Idempotency-Key", key, "Authorization", "Bearer old"))
+		if m := response(c.Post(t, body, "Idempotency-Key", key)); m.Result == nil || w.runs.Load() != 1 {
 			t.Errorf("modern, with another token: %s", m.Raw)
 		}
 	}

@@ -104,14 +104,14 @@ func TestClientCut(t *testing.T) {
 			t.Parallel()
 			w := begin(t, nil, servers[name])
 			c := open(t, w.url)
-			r := c.post(tool("1", "slow", "{}"))
-			r.progress(1)
-			r.cut()
+			r := c.Stream(t, http.MethodPost, tool("1", "slow", "{}"))
+			r.Until(t, `"progress":1`)
+			r.Close()
 			w.let <- struct{}{}
-			r = c.do(http.MethodGet, r.last, "")
-			r.progress(2)
-			if m := r.response("1"); m.Result == nil {
-				t.Errorf("%s", m.Raw)
+			r = c.Stream(t, http.MethodGet, "", "Last-Event-ID", r.LastID)
+			r.Until(t, `"progress":2`)
+			if m := r.Until(t, `"id":1`); !strings.Contains(string(m.Data), `"result"`) {
+				t.Errorf("%s", m.Data)
 			}
 			if n := w.runs.Load(); n != 1 {
 				t.Errorf("the tool ran %d times", n)
@@ -129,13 +129,13 @@ func TestServerKilled(t *testing.T) {
 			t.Parallel()
 			w := begin(t, nil, servers[name])
 			c := open(t, w.url)
-			r := c.post(tool("1", "slow", "{}"))
-			r.progress(1)
+			r := c.Stream(t, http.MethodPost, tool("1", "slow", "{}"))
+			r.Until(t, `"progress":1`)
 			w.kill(servers[name](w.server()))
-			if m := r.response("1"); !unknown(m) {
+			if m := mcptest.Parse(string(r.Until(t, `"id":1`).Data)); !unknown(m) {
 				t.Errorf("the call that ran: %s", m.Raw)
 			}
-			m := c.post(tool("2", "count", `{"To":2}`)).response("2")
+			m := response(c.Post(t, tool("2", "count", `{"To":2}`)))
 			if string(jsonrpc.Field(m.Result, "structuredContent")) != "2" {
 				t.Errorf("the next call: %s", m.Raw)
 			}
@@ -152,7 +152,7 @@ func TestSessionLost(t *testing.T) {
 	w := begin(t, nil, streamable)
 	c := open(t, w.url)
 	w.become(streamable(w.server()))
-	m := c.post(tool("1", "count", `{"To":2}`)).response("1")
+	m := response(c.Post(t, tool("1", "count", `{"To":2}`)))
 	if string(jsonrpc.Field(m.Result, "structuredContent")) != "2" || w.runs.Load() != 1 {
 		t.Errorf("%d runs, %s", w.runs.Load(), m.Raw)
 	}
@@ -172,7 +172,7 @@ func TestServerAway(t *testing.T) {
 		rw.Header().Set("Retry-After", "0")
 		rw.WriteHeader(http.StatusServiceUnavailable)
 	}))
-	m := c.post(tool("1", "count", `{"To":2}`)).response("1")
+	m := response(c.Post(t, tool("1", "count", `{"To":2}`)))
 	if string(jsonrpc.Field(m.Result, "structuredContent")) != "2" || w.runs.Load() != 1 {
 		t.Errorf("%d runs, %s", w.runs.Load(), m.Raw)
 	}
@@ -183,22 +183,22 @@ func TestAskedInItsCall(t *testing.T) {
 	t.Parallel()
 	w := begin(t, nil, streamable)
 	c := open(t, w.url)
-	var replies [2]*reply
+	var replies [2]*mcptest.Stream
 	var asked [2]jsonrpc.Message
 	for i := range replies {
-		replies[i] = c.post(tool(fmt.Sprint(i+1), "ask", fmt.Sprintf(`{"Name":"caller %d"}`, i)))
+		replies[i] = c.Stream(t, http.MethodPost, tool(fmt.Sprint(i+1), "ask", fmt.Sprintf(`{"Name":"caller %d"}`, i)))
 	}
 	for i, r := range replies {
-		asked[i] = r.until("question", func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Request })
+		asked[i] = mcptest.Parse(string(r.Until(t, "elicitation/create").Data))
 		if got := jsonrpc.String(jsonrpc.Field(asked[i].Params, "message")); got != fmt.Sprintf("caller %d", i) {
 			t.Errorf("call %d was asked %q", i, got)
 		}
 	}
 	for i, m := range asked {
-		_ = c.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept","content":{"name":"answer %d"}}}`, m.ID, i))
+		c.Post(t, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept","content":{"name":"answer %d"}}}`, m.ID, i))
 	}
 	for i, r := range replies {
-		m := r.response(fmt.Sprint(i + 1))
+		m := mcptest.Parse(string(r.Until(t, fmt.Sprintf(`"id":%d,`, i+1)).Data))
 		if got := jsonrpc.String(jsonrpc.Field(m.Result, "structuredContent")); got != fmt.Sprintf("answer %d", i) {
 			t.Errorf("call %d: %s", i, m.Raw)
 		}
@@ -222,8 +222,8 @@ func TestCancel(t *testing.T) {
 				return streamable(s)
 			})
 			c := open(t, w.url)
-			c.post(strings.Replace(tool(id, "wait", "{}"), `"progressToken":`+id, `"progressToken":1`, 1)).progress(1)
-			_ = c.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + id + `}}`)
+			c.Stream(t, http.MethodPost, strings.Replace(tool(id, "wait", "{}"), `"progressToken":`+id, `"progressToken":1`, 1)).Until(t, `"progress":1`)
+			c.Post(t, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":`+id+`}}`)
 			if err := <-ended; err == nil {
 				t.Error("the tool ended without an error")
 			}
@@ -245,8 +245,9 @@ func TestEnd(t *testing.T) {
 		})
 	})
 	c := open(t, w.url)
-	_ = c.do(http.MethodDelete, "", "")
-	if id := <-ended; id == "" || id == c.session {
+	_, err := c.Exchange(t.Context(), http.MethodDelete, "")
+	mcptest.Check(t, err)
+	if id := <-ended; id == "" || id == c.Session {
 		t.Errorf("session %q was ended at the server", id)
 	}
 }
@@ -273,7 +274,7 @@ func TestIDs(t *testing.T) {
 	})
 	c := open(t, w.url)
 	for _, id := range []string{"9007199254740993", `"\u00e9"`, "7", `"a"`, "-0"} {
-		if m := c.post(`{"jsonrpc":"2.0","id":`+id+`,"method":"ping"}`).until("response", func(jsonrpc.Message) bool { return true }); string(m.ID) != id {
+		if m := response(c.Post(t, `{"jsonrpc":"2.0","id":`+id+`,"method":"ping"}`)); string(m.ID) != id {
 			t.Errorf("the response to %s has the id %s", id, m.ID)
 		}
 	}
@@ -293,9 +294,8 @@ func TestCapabilities(t *testing.T) {
 			inner.ServeHTTP(w, r)
 		})
 	})
-	c := &raw{t: t, url: w.url}
-	r := c.post(strings.Replace(hello, `"elicitation":{}`, `"resumableRequests":{"eventIds":true},"elicitation":{}`, 1))
-	if m := r.response("0"); jsonrpc.Field(m.Result, "capabilities", "experimental") == nil {
+	m := response(clientOf(w.url).Post(t, strings.Replace(hello, `"elicitation":{}`, `"resumableRequests":{"eventIds":true},"elicitation":{}`, 1)))
+	if jsonrpc.Field(m.Result, "capabilities", "experimental") == nil {
 		t.Errorf("no idempotency keys: %s", m.Raw)
 	}
 	if got := jsonrpc.Field(<-bodies, "params", "capabilities"); string(got) != `{"elicitation":{},"resumableRequests":{}}` {
@@ -320,9 +320,9 @@ func TestUnauthorized(t *testing.T) {
 				if stateless {
 					w.url = front(t, w.upstream, nil, &holdfast.Options{Stateless: true})
 				}
-				r := (&raw{t: t, url: w.url}).post(hello)
-				if r.StatusCode != status || r.Header.Get("WWW-Authenticate") != challenge || r.Header.Get("Mcp-Session-Id") != "" {
-					t.Errorf("status %d, header %v", r.StatusCode, r.Header)
+				r := clientOf(w.url).Post(t, hello)
+				if r.Status != status || r.Header.Get("WWW-Authenticate") != challenge || r.Header.Get("Mcp-Session-Id") != "" {
+					t.Errorf("status %d, header %v", r.Status, r.Header)
 				}
 			})
 		}
@@ -347,20 +347,15 @@ func TestAuthorization(t *testing.T) {
 					h.ServeHTTP(w, r)
 				})
 			})
-			c := &raw{t: t, url: w.url, header: http.Header{"Authorization": {"Bearer old"}}}
-			r := c.post(hello)
-			c.session = r.Header.Get("Mcp-Session-Id")
-			r.response("0")
-			_ = c.post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
-			r = c.post(tool("1", "count", `{"To":1}`))
-			if refused := r.StatusCode == http.StatusUnauthorized; refused != pass {
-				t.Errorf("status %d", r.StatusCode)
+			c := open(t, w.url, "Authorization", "Bearer old")
+			r := c.Post(t, tool("1", "count", `{"To":1}`))
+			if refused := r.Status == http.StatusUnauthorized; refused != pass {
+				t.Errorf("status %d", r.Status)
 			}
-			if !pass && unknown(r.response("1")) {
+			if !pass && unknown(response(r)) {
 				t.Error("its outcome is not known")
 			}
-			c.header.Set("Authorization", "Bearer new")
-			if m := c.post(tool("2", "count", `{"To":1}`)).response("2"); m.Result == nil {
+			if m := response(c.Post(t, tool("2", "count", `{"To":1}`), "Authorization", "Bearer new")); m.Result == nil {
 				t.Errorf("%s", m.Raw)
 			}
 			if got := w.headers("Authorization"); got["Bearer old"] != pass || got["Bearer new"] != pass {
@@ -377,9 +372,7 @@ func TestAuthorization(t *testing.T) {
 func TestWrongURL(t *testing.T) {
 	t.Parallel()
 	url := front(t, "ftp://secret@example.com", nil, nil)
-	r := (&raw{t: t, url: url}).post(hello)
-	body, err := io.ReadAll(r.Body)
-	if err != nil || r.StatusCode != http.StatusBadGateway || strings.Contains(string(body), "secret") {
-		t.Errorf("status %d, %s, %v", r.StatusCode, body, err)
+	if r := clientOf(url).Post(t, hello); r.Status != http.StatusBadGateway || strings.Contains(r.Body, "secret") {
+		t.Errorf("status %d, %s", r.Status, r.Body)
 	}
 }

@@ -61,12 +61,8 @@ func TestErrorStatus(t *testing.T) {
 					})
 				})
 				w.url = front(t, w.upstream, &remote.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, &holdfast.Options{Logger: slog.New(slog.DiscardHandler)})
-				c := &raw{t: t, url: w.url}
-				r := c.post(hello)
-				r.response("0")
-				c.session = r.Header.Get("Mcp-Session-Id")
-				_ = c.post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
-				c.post(tool("1", "count", `{"To":0}`)).response("1")
+				c := open(t, w.url)
+				response(c.Post(t, tool("1", "count", `{"To":0}`)))
 				bad.Store(true)
 				const n = 3
 				for i := range n {
@@ -74,7 +70,7 @@ func TestErrorStatus(t *testing.T) {
 						break // a call waits
 					}
 					id := fmt.Sprint(2 + i)
-					if m := c.post(tool(id, "count", `{"To":0}`)).response(id); m.Error == nil || !strings.Contains(string(m.Error), fmt.Sprintf("HTTP %d", status)) {
+					if m := response(c.Post(t, tool(id, "count", `{"To":0}`))); m.Error == nil || !strings.Contains(string(m.Error), fmt.Sprintf("HTTP %d", status)) {
 						t.Errorf("a call is answered with %s", m.Raw)
 					}
 				}
@@ -83,7 +79,7 @@ func TestErrorStatus(t *testing.T) {
 				} else {
 					bad.Store(false)
 				}
-				c.post(tool("9", "count", `{"To":0}`)).response("9")
+				response(c.Post(t, tool("9", "count", `{"To":0}`)))
 				deadline := time.Now().Add(patience)
 				for len(atLeast(slog.LevelInfo, &log)) < 2 && time.Now().Before(deadline) {
 					time.Sleep(10 * time.Millisecond)

@@ -66,30 +66,24 @@ func TestAuthorizationOfEach(t *testing.T) {
 				w := begin(t, nil, servers[server])
 				url := front(t, w.upstream, &remote.Options{PassAuthorization: true, HTTPClient: &http.Client{Transport: g}},
 					&holdfast.Options{Principal: func(*http.Request) string { return "ada" }})
-				narrow := &raw{t: t, url: url, header: http.Header{"Authorization": {"Bearer of-narrow"}}}
+				narrow := clientOf(url, "Authorization", "Bearer of-narrow")
 				meta := `"test/who":"%s"`
 				if modern {
 					meta += `,"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}`
-					for name, value := range map[string]string{"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "count"} {
-						narrow.header.Set(name, value)
-					}
 				} else {
-					r := narrow.post(hello)
-					narrow.session = r.Header.Get("Mcp-Session-Id")
-					r.response("0")
-					_ = narrow.post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+					narrow = open(t, url, narrow.Header...)
 				}
-				broad := &raw{t: t, url: url, session: narrow.session, header: narrow.header.Clone()}
-				broad.header.Set("Authorization", "Bearer of-broad")
+				broad := clientOf(url, "Authorization", "Bearer of-broad")
+				broad.Session = narrow.Session
 				call := func(who string) string {
 					return fmt.Sprintf(`{"jsonrpc":"2.0","id":"%s-1","method":"tools/call","params":{"name":"count","arguments":{"To":1},"_meta":{`+meta+`}}}`, who, who)
 				}
 				var both sync.WaitGroup
-				both.Go(func() { narrow.post(call("narrow")).response(`"narrow-1"`) })
+				both.Go(func() { response(narrow.Post(t, call("narrow"))) })
 				for until := time.Now().Add(patience); g.times("narrow") == 0 && time.Now().Before(until); {
 					time.Sleep(time.Millisecond)
 				}
-				both.Go(func() { broad.post(call("broad")).response(`"broad-1"`) })
+				both.Go(func() { response(broad.Post(t, call("broad"))) })
 				both.Wait()
 				for _, who := range []string{"narrow", "broad"} {
 					for i, token := range g.came[who] {
@@ -126,11 +120,8 @@ func TestAuthorizationOfWebSocket(t *testing.T) {
 	url := front(t, "ws"+strings.TrimPrefix(w.upstream, "http"), &remote.Options{PassAuthorization: true},
 		&holdfast.Options{Principal: func(*http.Request) string { return "ada" }})
 	for _, who := range []string{"narrow", "broad", "narrow"} {
-		c := &raw{t: t, url: url, header: http.Header{
-			"Authorization": {"Bearer of-" + who}, "Mcp-Protocol-Version": {"2026-07-28"}, "Mcp-Method": {"tools/call"}, "Mcp-Name": {"count"},
-		}}
-		m := c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"count","arguments":{"To":1},"_meta":{` +
-			`"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`).response("1")
+		m := response(clientOf(url, "Authorization", "Bearer of-"+who).Post(t, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"count","arguments":{"To":1},"_meta":{`+
+			`"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`))
 		if m.Result == nil {
 			t.Errorf("%s: %s", who, m.Raw)
 		}
