@@ -180,6 +180,14 @@ func tools(t *testing.T, s *mcp.ClientSession) (names []string) {
 	return names
 }
 
+// session begins a session at a path. header has fields of each of its requests, in pairs.
+func (f *farm) session(path string, header ...string) *mcptest.Client {
+	f.t.Helper()
+	c := &mcptest.Client{URL: f.base + path, HTTP: mcptest.Unpooled, Header: header}
+	mcptest.Check(f.t, c.Begin(f.t.Context(), hello))
+	return c
+}
+
 // post sends one raw message to a path.
 func (f *farm) post(path, session, body string, header ...string) (int, string, http.Header) {
 	f.t.Helper()

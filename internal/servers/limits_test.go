@@ -15,14 +15,7 @@ func TestLimits(t *testing.T) {
 	t.Parallel()
 	const conf = `{"mcpServers": {"a": {"$url_a", "holdfast": %s}, "b": "$b"}, "holdfast": {"merge": true}}`
 	f := newFarm(t, fmt.Sprintf(conf, `{"maxCalls": 2, "toolCalls": {"slow": 1}}`), "a", "b")
-	session := func(path string) string {
-		status, text, head := f.post(path, "", hello)
-		if status != http.StatusOK {
-			t.Fatalf("%s: %d %s", path, status, text)
-		}
-		return head.Get("Mcp-Session-Id")
-	}
-	own, all, other := session("/a/mcp"), session("/mcp"), session("/b/mcp")
+	own, all, other := f.session("/a/mcp").Session, f.session("/mcp").Session, f.session("/b/mcp").Session
 	try := func(path, session, tool string, want int, reason string) {
 		t.Helper()
 		status, text, _ := f.post(path, session, fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"method":"tools/call","params":{"name":%q,"arguments":{"Message":"x"}}}`, path+tool, tool))

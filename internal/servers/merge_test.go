@@ -78,8 +78,7 @@ func TestMerge(t *testing.T) {
 		t.Errorf("%d templates", n)
 	}
 	// The sessions of all servers as one are not known at another path.
-	_, _, h := f.post("/mcp", "", hello)
-	if status, text, _ := f.post("/a/mcp", h.Get("Mcp-Session-Id"), `{"jsonrpc":"2.0","id":1,"method":"ping"}`); status != http.StatusNotFound {
+	if status, text, _ := f.post("/a/mcp", f.session("/mcp").Session, `{"jsonrpc":"2.0","id":1,"method":"ping"}`); status != http.StatusNotFound {
 		t.Errorf("a merged session at a server's path: %d %s", status, text)
 	}
 }

@@ -356,15 +356,13 @@ func TestMergeNoPart(t *testing.T) {
 			if strings.HasSuffix(name, "down") {
 				testlong.Only(t, "a server that is out of reach is waited for")
 			}
-			_, _, h := f.post("/mcp", "", hello)
-			session := h.Get("Mcp-Session-Id")
-			_, _, _ = f.post("/mcp", session, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+			c := f.session("/mcp")
 			one.fails(b)
 			if one.both {
 				one.fails(a)
 			}
 			for i, method := range lists {
-				_, text, _ := f.post("/mcp", session, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q}`, i+1, method))
+				text := c.Post(t, mcptest.Request(i+1, method, "")).Body
 				switch {
 				case one.errs && (!strings.Contains(text, `"error"`) || !strings.Contains(text, `\"a\"`) || !strings.Contains(text, `\"b\"`)):
 					t.Errorf("%s: %s, want an error that names both servers", method, text)
@@ -379,9 +377,8 @@ func TestMergeNoPart(t *testing.T) {
 		a := newMoody(t, "a")
 		a.initialize = func(result string) string { return strings.Replace(result, `"prompts":{},`, "", 1) }
 		f := mergeMoody(t, a)
-		_, _, h := f.post("/mcp", "", hello)
-		if _, text, _ := f.post("/mcp", h.Get("Mcp-Session-Id"), `{"jsonrpc":"2.0","id":1,"method":"prompts/list"}`); !strings.Contains(text, `"prompts":[]`) {
-			t.Error(text)
+		if r := f.session("/mcp").Post(t, mcptest.Request(1, "prompts/list", "")); !strings.Contains(r.Body, `"prompts":[]`) {
+			t.Error(r.Body)
 		}
 	})
 }
@@ -410,8 +407,7 @@ func TestSlowRefusal(t *testing.T) {
 				}
 			}
 			refused(hello)
-			_, _, h := f.post(path, "", hello, "Authorization", "Bearer new")
-			session = h.Get("Mcp-Session-Id")
+			session = f.session(path, "Authorization", "Bearer new").Session
 			for _, one := range []string{
 				`"ping"`, `"tools/list"`, `"prompts/list"`, `"resources/list"`,
 				fmt.Sprintf(`"tools/call","params":{"name":%q}`, tool), fmt.Sprintf(`"prompts/get","params":{"name":%q}`, prompt),
@@ -428,7 +424,6 @@ func TestSlowRefusal(t *testing.T) {
 func TestMergePassthrough(t *testing.T) {
 	t.Parallel()
 	const passthrough = `"auth": "passthrough"`
-	meta := func(params string) string { return `{` + params + `"_meta":{` + modernMeta + `}}` }
 	for _, era := range []string{"legacy", "modern"} {
 		t.Run(era, func(t *testing.T) {
 			t.Parallel()
@@ -439,17 +434,11 @@ func TestMergePassthrough(t *testing.T) {
 				"holdfast": {"merge": true}}`, a.url, passthrough, b.url, passthrough, open.url))
 			session := ""
 			ask := func(token, method, params string) (int, string, http.Header) {
-				header := []string{"Authorization", token}
+				last := `"x":0`
 				if era == "modern" {
-					header = append(header, "Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", method)
-					if name := jsonrpc.String(jsonrpc.Field([]byte(`{`+params+`"x":0}`), "name")); name != "" {
-						header = append(header, "Mcp-Name", name)
-					}
-					params = meta(params)
-				} else {
-					params = `{` + params + `"x":0}`
+					last = `"_meta":{` + modernMeta + `}`
 				}
-				return f.post("/mcp", session, fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":%s}`, method, params), header...)
+				return f.post("/mcp", session, mcptest.Request(1, method, `{`+params+last+`}`), "Authorization", token)
 			}
 			begin := func(token string) (int, string, http.Header) {
 				if era == "modern" {
@@ -523,10 +512,8 @@ func TestMcpHeaders(t *testing.T) {
 				}
 				header := []string{"Mcp-Tenant", "t1", "Mcp-Param-Region", "eu"}
 				if era == "legacy" {
-					_, _, h := f.post(path, "", hello, header...)
-					session = h.Get("Mcp-Session-Id")
+					session = f.session(path, header...).Session
 				} else {
-					header = append(header, "Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/call", "Mcp-Name", jsonrpc.String(jsonrpc.Field([]byte(`{`+params+`}`), "name")))
 					params += `,"_meta":{` + modernMeta + `}`
 				}
 				status, text, _ := f.post(path, session, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{`+params+`}}`, header...)

@@ -13,26 +13,16 @@ import (
 
 // A mover is a client of a revision with sessions at one path, which it does not leave.
 type mover struct {
-	f        *farm
-	path, id string
-	last     string // the last event id of its call
+	*mcptest.Client
+	f    *farm
+	last string // the last event id of its call
 }
 
 // newMover begins a session and a call of the tool "slow", and cuts the call's connection.
 func newMover(t *testing.T, f *farm, path string) *mover {
 	t.Helper()
-	status, text, head := f.post(path, "", hello)
-	if status != http.StatusOK {
-		t.Fatalf("%s: %d %s", path, status, text)
-	}
-	m := &mover{f: f, path: path, id: head.Get("Mcp-Session-Id")}
-	f.post(path, m.id, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
-	ctx, cut := context.WithCancel(t.Context())
-	defer cut()
-	call, err := mcptest.NewStream(m.open(ctx, t, http.MethodPost, `{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"slow","arguments":{"Message":"hi"}}}`)) //nolint:bodyclose // Close does
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := &mover{Client: f.session(path), f: f}
+	call := m.Stream(t, http.MethodPost, mcptest.Call("c", "slow", `{"Message":"hi"}`))
 	defer call.Close()
 	for call.LastID == "" {
 		if _, err := call.Next(); err != nil {
@@ -44,41 +34,23 @@ func newMover(t *testing.T, f *farm, path string) *mover {
 	return m
 }
 
-// open makes a request in the session. It does not read the answer.
-func (m *mover) open(ctx context.Context, t *testing.T, method, body string) *http.Response {
+// resume resumes the stream of the call.
+func (m *mover) resume(t *testing.T) *mcptest.Stream {
 	t.Helper()
-	c := &mcptest.Client{URL: m.f.base + m.path, Session: m.id, HTTP: mcptest.Unpooled}
-	if method == http.MethodGet {
-		c.Header = []string{"Last-Event-ID", m.last}
-	}
-	res, err := c.Send(ctx, method, body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return res
+	return m.Stream(t, http.MethodGet, "", "Last-Event-ID", m.last)
 }
 
 // goesOn checks that the session and its call go on at the path where they began, and end there.
 func (m *mover) goesOn(t *testing.T, server string) {
 	t.Helper()
-	if _, text, _ := m.f.post(m.path, m.id, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":{"Message":"hi"}}}`); !strings.Contains(text, server+":echo:hi") {
-		t.Errorf("another call at %s: %s", m.path, text)
+	if r := m.Post(t, mcptest.Call(1, "echo", `{"Message":"hi"}`)); !strings.Contains(r.Body, server+":echo:hi") {
+		t.Errorf("another call at %s: %s", m.URL, r.Body)
 	}
-	res := m.open(t.Context(), t, http.MethodGet, "")
-	defer res.Body.Close()
-	if res.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(res.Body)
-		t.Fatalf("the call is resumed at %s: %d %s", m.path, res.StatusCode, text)
-	}
+	call := m.resume(t)
 	m.f.release()
-	text, err := io.ReadAll(res.Body)
-	if err != nil || !strings.Contains(string(text), server+":slow:hi") {
-		t.Errorf("the call at %s ends with %q, %v", m.path, text, err)
-	}
-	end := m.open(t.Context(), t, http.MethodDelete, "")
-	_ = end.Body.Close()
-	if end.StatusCode/100 != 2 {
-		t.Errorf("the session is ended at %s: %d", m.path, end.StatusCode)
+	call.Until(t, server+":slow:hi")
+	if end, err := m.Exchange(t.Context(), http.MethodDelete, ""); err != nil || end.Status/100 != 2 {
+		t.Errorf("the session is ended at %s: %d, %v", m.URL, end.Status, err)
 	}
 }
 
@@ -94,8 +66,7 @@ func (f *farm) begins(t *testing.T, path string) string {
 		_, found, _ = f.post(path, id, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":{"Message":"hi"}}}`)
 	}
 	said = append(said, found)
-	_, text, _ = f.post(path, "", fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":{"Message":"hi"},"_meta":{%s}}}`, modernMeta),
-		"MCP-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/call", "Mcp-Name", "echo")
+	_, text, _ = f.post(path, "", mcptest.ModernRequest(1, "tools/call", "{}", `"name":"echo","arguments":{"Message":"hi"}`))
 	said = append(said, text)
 	ctx, cut := context.WithTimeout(t.Context(), patience)
 	defer cut()
@@ -191,14 +162,11 @@ func TestPathTaken(t *testing.T) {
 			f := newFarm(t, `{"mcpServers": {"s": {"$url_a", "holdfast": {"path": "/x/mcp"}}}}`, "a", "b")
 			m := newMover(t, f, "/x/mcp")
 			f.set.Apply(f.parse(next))
-			res := m.open(t.Context(), t, http.MethodGet, "")
-			defer res.Body.Close()
+			call := m.resume(t)
 			f.release()
-			if text, err := io.ReadAll(res.Body); err != nil || !strings.Contains(string(text), "a:slow:hi") {
-				t.Errorf("the call ends with %d %q, %v", res.StatusCode, text, err)
-			}
+			call.Until(t, "a:slow:hi")
 			mcptest.Eventually(t, "the session ends", patience, func() bool {
-				status, _, _ := f.post("/x/mcp", m.id, `{"jsonrpc":"2.0","id":1,"method":"ping"}`)
+				status, _, _ := f.post("/x/mcp", m.Session, `{"jsonrpc":"2.0","id":1,"method":"ping"}`)
 				return status == http.StatusNotFound
 			})
 		})
@@ -213,9 +181,7 @@ func TestDeniedWhileItEnds(t *testing.T) {
 		return fmt.Sprintf(`{"mcpServers": {"a": {"type": "http", "url": %q, "headers": {"X-Run": %q}, "holdfast": {"tools": %s}}}}`, f.up["a"], run, tools)
 	}
 	f.set.Apply(f.parse(conf("1", `{}`)))
-	_, _, head := f.post("/a/mcp", "", hello)
-	session := head.Get("Mcp-Session-Id")
-	f.post("/a/mcp", session, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	session := f.session("/a/mcp").Session
 	echo := `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"echo","arguments":{"Message":"m"}}}`
 	slow := make(chan string, 1)
 	go func() {

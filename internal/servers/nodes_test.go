@@ -49,9 +49,7 @@ func TestNodes(t *testing.T) {
 	two, _ := begin()
 	ids := make(map[string]string)
 	for _, path := range []string{"/a/mcp", "/b/mcp", "/mcp"} {
-		_, _, h := one.post(path, "", hello)
-		ids[path] = h.Get("Mcp-Session-Id")
-		one.post(path, ids[path], `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+		ids[path] = one.session(path).Session
 	}
 	echo := func(prefix string) string {
 		return `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"` + prefix + `echo","arguments":{"Message":"m"}}}`
