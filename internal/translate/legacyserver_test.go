@@ -126,10 +126,10 @@ func TestHandshakeFails(t *testing.T) {
 func TestHandshakeNext(t *testing.T) {
 	t.Parallel()
 	s := newScript(t, backend.Legacy)
-	f := &first{s, make(chan struct{}), make(chan struct{})}
-	h := converse(t, New(f, quiet), protocol.V20260728)
+	came, refuse := s.refusesFirst()
+	h := converse(t, New(s, quiet), protocol.V20260728)
 	refused := h.deliverLater(&call{"refused"}, modernRequest("1", "tools/list", "", ""))
-	<-f.came
+	<-came
 	next := &heard{}
 	deliver := func(id string, of backend.Call) {
 		m := mcptest.Parse(modernRequest(id, "tools/list", "", ""))
@@ -139,7 +139,7 @@ func TestHandshakeNext(t *testing.T) {
 	s.mu.Lock()
 	s.refuse = errors.New("nor you")
 	s.mu.Unlock()
-	close(f.refuse)
+	close(refuse)
 	if err := <-refused; err == nil || err.Error() != "not you" {
 		t.Errorf("the first delivery: %v", err)
 	}
@@ -149,13 +149,13 @@ func TestHandshakeNext(t *testing.T) {
 	}
 
 	s = newScript(t, backend.Legacy)
-	f = &first{s, make(chan struct{}), make(chan struct{})}
-	h = converse(t, New(f, quiet), protocol.V20260728)
+	came, refuse = s.refusesFirst()
+	h = converse(t, New(s, quiet), protocol.V20260728)
 	refused = h.deliverLater(&call{"refused"}, modernRequest("1", "tools/list", "", ""))
-	<-f.came
+	<-came
 	deliver("2", &call{"a"})
 	deliver("3", &call{"a"})
-	close(f.refuse)
+	close(refuse)
 	if <-refused == nil {
 		t.Error("the first delivery was taken")
 	}

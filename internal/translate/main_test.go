@@ -165,6 +165,7 @@ type script struct {
 	heard  chan backend.Inbound
 	opened chan backend.Start
 	answer func(s *script, in backend.Inbound) bool // reports whether it has answered; or nil
+	takes  func() error                             // runs first in Deliver; an error makes Deliver fail; or nil
 	// sessionless says that the server keeps no session.
 	sessionless bool
 
@@ -194,6 +195,11 @@ type scriptConn struct {
 }
 
 func (c *scriptConn) Deliver(in backend.Inbound) error {
+	if c.s.takes != nil {
+		if err := c.s.takes(); err != nil {
+			return err
+		}
+	}
 	c.s.mu.Lock()
 	refuse := c.s.refuse
 	c.s.mu.Unlock()

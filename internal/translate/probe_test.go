@@ -1,7 +1,6 @@
 package translate
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -442,49 +441,33 @@ func TestLegacyProbeClosed(t *testing.T) {
 	}
 }
 
-// first is a server that refuses the first message, when the test lets it.
-type first struct {
-	*script
-	came, refuse chan struct{}
-}
-
-func (f *first) Open(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
-	conn, err := f.script.Open(ctx, start, sink)
-	return &firstConn{Conn: conn, f: f}, err
-}
-
-type firstConn struct {
-	backend.Conn
-	f    *first
-	once sync.Once
-}
-
-func (c *firstConn) Deliver(in backend.Inbound) (err error) {
-	c.once.Do(func() {
-		close(c.f.came)
-		<-c.f.refuse
-		err = errors.New("not you")
-	})
-	if err != nil {
+// refusesFirst lets the server refuse the first message, which has come then, when the test closes refuse.
+func (s *script) refusesFirst() (came, refuse chan struct{}) {
+	came, refuse = make(chan struct{}), make(chan struct{})
+	var first sync.Once
+	s.takes = func() (err error) {
+		first.Do(func() {
+			close(came)
+			<-refuse
+			err = errors.New("not you")
+		})
 		return err
 	}
-	return c.Conn.Deliver(in)
+	return came, refuse
 }
 
 // If the first client is refused, the next waiting request probes the server.
 func TestModernProbeNext(t *testing.T) {
 	t.Parallel()
-	s, _ := unknown(t, never)
-	f := &first{s, make(chan struct{}), make(chan struct{})}
-	b := New(f, quiet).(*translator)
-	b.patience = never
+	s, b := unknown(t, never)
+	came, refuse := s.refusesFirst()
 	h := converse(t, b, protocol.V20260728)
 	a := &call{"a"}
 	refused := h.deliverLater(&call{"refused"}, modernRequest("1", "tools/list", "", ""))
-	<-f.came
+	<-came
 	h.deliver(a, modernRequest("2", "tools/list", "", ""))
 	h.deliver(a, modernRequest("3", "tools/list", "", ""))
-	close(f.refuse)
+	close(refuse)
 	if err := <-refused; err == nil || err.Error() != "not you" {
 		t.Errorf("the first delivery: %v", err)
 	}
@@ -525,10 +508,10 @@ func (h *heard) Refused(err error) { h.why = err }
 func TestModernProbeNextRefused(t *testing.T) {
 	t.Parallel()
 	s, _ := unknown(t, never)
-	f := &first{s, make(chan struct{}), make(chan struct{})}
-	h := converse(t, New(f, quiet), protocol.V20260728)
+	came, refuse := s.refusesFirst()
+	h := converse(t, New(s, quiet), protocol.V20260728)
 	refused := h.deliverLater(&call{"refused"}, modernRequest("1", "tools/list", "", ""))
-	<-f.came
+	<-came
 	next := &heard{}
 	m := mcptest.Parse(modernRequest("2", "tools/list", "", ""))
 	if err := h.conn.Deliver(backend.Inbound{Message: m, Call: next}); err != nil {
@@ -538,7 +521,7 @@ func TestModernProbeNextRefused(t *testing.T) {
 	s.mu.Lock()
 	s.refuse = why
 	s.mu.Unlock()
-	close(f.refuse)
+	close(refuse)
 	if err := <-refused; err == nil {
 		t.Error("the first one is not refused")
 	}
