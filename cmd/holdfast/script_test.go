@@ -299,19 +299,18 @@ func signals(ts *testscript.TestScript, neg bool, args []string) {
 			ts.Setenv("NAME", strings.Fields(name)[0])
 		}
 		if len(steps) > 0 && regexp.MustCompile(steps[0]).MatchString(line) {
-			if steps[1] == "KEPT-KILL" {
-				waitKept(ts, "calls", progressOf(line))
-			}
-			s := map[string]syscall.Signal{"INT": syscall.SIGINT, "INT-INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "KILL": syscall.SIGKILL, "KEPT-KILL": syscall.SIGKILL, "HUP": syscall.SIGHUP}[steps[1]]
 			switch steps[1] {
+			case "KEPT-KILL":
+				waitKept(ts, "calls", progressOf(line))
 			case "NEXT":
 				ts.Check(os.Rename(ts.MkAbs("next"), ts.MkAbs("config.json")))
 			case "GONE":
 				ts.Check(os.Remove(ts.MkAbs("config.json")))
-			case "INT-INT":
-				ts.Check(cmd.Process.Signal(s))
-				ts.Check(cmd.Process.Signal(s))
-			default:
+			}
+			for _, s := range map[string][]syscall.Signal{
+				"INT": {syscall.SIGINT}, "INT-INT": {syscall.SIGINT, syscall.SIGINT}, "TERM": {syscall.SIGTERM}, "HUP": {syscall.SIGHUP},
+				"KILL": {syscall.SIGKILL}, "KEPT-KILL": {syscall.SIGKILL},
+			}[steps[1]] {
 				ts.Check(cmd.Process.Signal(s))
 			}
 			steps = steps[2:]
