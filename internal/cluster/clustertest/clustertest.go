@@ -1,8 +1,8 @@
 // Package clustertest tests an engine with several nodes, while faults happen to both. The nodes
-// append to sessions, read them, take them over and release them, all at once; for some sessions they
-// contend, and take them over from each other all the time. The operations of
-// each node, and their results, are recorded as a history. [Check] checks whether a correct store
-// can have that history.
+// append to sessions, read them, take them over and release them, all at once. They contend for some
+// of the sessions: they take these over from each other all the time. The operations of each node,
+// and their results, are recorded as a history. [Check] checks whether a correct store can have that
+// history.
 package clustertest
 
 import (
@@ -154,13 +154,13 @@ func (r *run) join() *member {
 	m := &member{Node: r.o.Open(r.t), cancel: cancel}
 	r.setAlive(m.Store.Node(), true)
 	for i, key := range r.keys {
-		join := func() *actor {
+		newActor := func() *actor {
 			return &actor{
 				run: r, store: m.Store, key: key, greedy: i < contended,
 				rng: rand.New(rand.NewPCG(r.o.Seed, rand.Uint64())),
 			}
 		}
-		owner, reader := join(), join()
+		owner, reader := newActor(), newActor()
 		m.work.Go(func() { owner.act(ctx) })
 		m.work.Go(func() { reader.follow(ctx) })
 	}
