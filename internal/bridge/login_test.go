@@ -1,7 +1,6 @@
 package bridge
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,16 +11,17 @@ import (
 	"testing"
 
 	"holdfast/client"
+	"holdfast/internal/auth/authtest"
 	"holdfast/internal/login"
 	"holdfast/internal/mcptest"
 )
 
-// A gate is a server that requires a login, in front of another server, with its authorization server. The test decides when the user agrees.
+// A gate is a server that requires a login, in front of another server. The test decides when the user agrees.
 type gate struct {
 	url   string
-	valid atomic.Pointer[string] // the valid token
-	shown chan string            // URLs that were opened in a browser
-	made  atomic.Int64
+	last  atomic.Value // the last token that was taken
+	over  atomic.Value // a token that is no longer valid
+	shown chan string  // URLs that were opened in a browser
 }
 
 func newGate(t *testing.T, behind string) *gate {
@@ -29,33 +29,20 @@ func newGate(t *testing.T, behind string) *gate {
 	g := &gate{shown: make(chan string, 10)}
 	to := mcptest.Must(url.Parse(behind))(t)
 	pass := &httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
+	issuer := authtest.New(t)
 	mux := http.NewServeMux()
-	say := func(w http.ResponseWriter, v any) {
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(v)
-	}
-	mux.HandleFunc("/.well-known/oauth-authorization-server", func(w http.ResponseWriter, _ *http.Request) {
-		say(w, map[string]any{
-			"issuer": g.url, "authorization_endpoint": g.url + "/authorize", "token_endpoint": g.url + "/token", "registration_endpoint": g.url + "/register",
-			"code_challenge_methods_supported": []string{"S256"}, "response_types_supported": []string{"code"},
-		})
-	})
-	mux.HandleFunc("/register", func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(w, io.MultiReader(strings.NewReader(`{"client_id":"x",`), skip(r.Body)))
-	})
-	mux.HandleFunc("/token", func(w http.ResponseWriter, _ *http.Request) {
-		token := fmt.Sprintf("token-%d", g.made.Add(1))
-		g.valid.Store(&token)
-		say(w, map[string]any{"access_token": token, "token_type": "bearer"})
+	mux.HandleFunc("/.well-known/oauth-protected-resource", func(w http.ResponseWriter, _ *http.Request) {
+		mcptest.JSON(w, fmt.Sprintf(`{"resource":%q,"authorization_servers":[%q]}`, g.url+"/", issuer.URL))
 	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		valid := g.valid.Load()
+		token := r.Header.Get("Authorization")
 		switch {
 		case strings.HasPrefix(r.URL.Path, "/.well-known/"):
 			http.NotFound(w, r)
-		case valid == nil || r.Header.Get("Authorization") != "Bearer "+*valid:
+		case token == "" || token == g.over.Load():
 			http.Error(w, "who?", http.StatusUnauthorized)
 		default:
+			g.last.Store(token)
 			pass.ServeHTTP(w, r)
 		}
 	})
@@ -63,12 +50,8 @@ func newGate(t *testing.T, behind string) *gate {
 	return g
 }
 
-// skip returns r from its first brace on.
-func skip(r io.Reader) io.Reader {
-	var one [1]byte
-	_, _ = io.ReadFull(r, one[:])
-	return r
-}
+// expire ends the login.
+func (g *gate) expire() { g.over.Store(g.last.Load()) }
 
 // host starts a bridge that logs in.
 func (g *gate) host(t *testing.T) *testHost {
@@ -86,8 +69,7 @@ func (g *gate) host(t *testing.T) *testHost {
 // agree plays the user who logs in.
 func (g *gate) agree(t *testing.T) {
 	t.Helper()
-	to := mcptest.Must(url.Parse(<-g.shown))(t)
-	resp, err := http.Get(to.Query().Get("redirect_uri") + "?code=x&state=" + to.Query().Get("state")) //nolint:noctx // as browsers do
+	resp, err := http.Get(<-g.shown) //nolint:noctx // as browsers do
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +92,7 @@ func TestWaitsForLogin(t *testing.T) {
 	c.send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	c.count(5, 1)
 	c.read(`"id":5,`)
-	g.valid.Store(nil) // the login is no longer valid
+	g.expire() // the login is no longer valid
 	c.count(1, 2)
 	if line := c.read(`needs a login`); !strings.Contains(line, `"progressToken":1,"progress":0.000001,`) {
 		t.Errorf("it is told %s", line)
