@@ -164,11 +164,14 @@ func (p *diaryPage) Deliver(in backend.Inbound) error {
 	return nil
 }
 
-// diaryProcess is set for a process that is a diary on stdio.
-const diaryProcess = "DIARY_PROCESS"
-
+// runDiary runs a diary on stdio.
 func runDiary() {
-	page, _ := newDiary().Open(context.Background(), backend.Start{}, &diaryPipe{})
+	var mu sync.Mutex
+	page, _ := newDiary().Open(context.Background(), backend.Start{}, toClient(func(_ backend.Call, m jsonrpc.Message) {
+		mu.Lock()
+		defer mu.Unlock()
+		fmt.Println(string(m.Raw))
+	}))
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		if m, err := jsonrpc.Parse(bytes.Clone(lines.Bytes())); err == nil {
 			_ = page.Deliver(backend.Inbound{Message: m})
@@ -176,16 +179,12 @@ func runDiary() {
 	}
 }
 
-// A diaryPipe is the sink of its page.
-type diaryPipe struct{ mu sync.Mutex }
+// toClient is a sink as a function. A message that belongs to no call has none.
+type toClient func(call backend.Call, m jsonrpc.Message)
 
-func (p *diaryPipe) Emit(_ backend.Call, m jsonrpc.Message) { p.EmitUnrelated(m) }
-func (p *diaryPipe) EmitUnrelated(m jsonrpc.Message) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	fmt.Println(string(m.Raw))
-}
-func (*diaryPipe) Closed(error, bool) {}
+func (f toClient) Emit(call backend.Call, m jsonrpc.Message) { f(call, m) }
+func (f toClient) EmitUnrelated(m jsonrpc.Message)           { f(nil, m) }
+func (toClient) Closed(error, bool)                          {}
 
 func newDiary() *diary { return &diary{held: make(map[string]func())} }
 
@@ -246,7 +245,7 @@ type diaryHTTP struct {
 	sessions map[string]*diarySession
 }
 
-// A diarySession is a conversation with a diaryHTTP, and the sink of its page.
+// A diarySession is a conversation with a diaryHTTP.
 type diarySession struct {
 	conn backend.Conn
 	said chan []byte // messages that belong to no request
@@ -257,10 +256,6 @@ type diaryCall struct {
 	backend.Call
 	said chan []byte
 }
-
-func (s *diarySession) Emit(call backend.Call, m jsonrpc.Message) { call.(*diaryCall).said <- m.Raw }
-func (s *diarySession) EmitUnrelated(m jsonrpc.Message)           { s.said <- m.Raw }
-func (s *diarySession) Closed(error, bool)                        {}
 
 func (all *diaryHTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "); (token == "" || token == "wrong") && !all.d.stateless && !all.d.anybody {
@@ -278,7 +273,13 @@ func (all *diaryHTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if m.Method == "initialize" {
 		id = fmt.Sprint("session-", len(all.sessions))
 		s := &diarySession{said: make(chan []byte, 1000)}
-		s.conn, _ = all.d.Open(r.Context(), backend.Start{HTTP: r}, s)
+		s.conn, _ = all.d.Open(r.Context(), backend.Start{HTTP: r}, toClient(func(call backend.Call, m jsonrpc.Message) {
+			if of, ok := call.(*diaryCall); ok {
+				of.said <- m.Raw
+			} else {
+				s.said <- m.Raw
+			}
+		}))
 		all.sessions[id] = s
 	}
 	s := all.sessions[id]
@@ -358,7 +359,7 @@ func configured(text string) func(*testing.T, *diary, *holdfast.Options) http.Ha
 		if strings.Contains(text, "$") {
 			text = strings.ReplaceAll(text, "$", upstream(t, d))
 		}
-		text = strings.ReplaceAll(text, "!", fmt.Sprintf(`{"command": %q, "env": {%q: "1"}}`, exe, diaryProcess))
+		text = strings.ReplaceAll(text, "!", fmt.Sprintf(`{"command": %q, "env": {%q: "diary"}}`, exe, standIn))
 		file := mcptest.Must(config.Parse("test.json", []byte(text), config.Options{}))(t)
 		set := servers.New(file, o.Logger)
 		h := holdfast.NewBackendHandler(set, o)

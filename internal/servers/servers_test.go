@@ -28,12 +28,11 @@ func TestMain(m *testing.M) {
 	case "mirror", "mirror modern":
 		runMirror(os.Getenv(standIn) == "mirror modern")
 		return
+	case "diary":
+		runDiary()
+		return
 	default:
 		runStandIn()
-		return
-	}
-	if os.Getenv(diaryProcess) != "" {
-		runDiary()
 		return
 	}
 	atOnce := 8 // the tests wait more than they work
