@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"holdfast/client"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -68,8 +69,8 @@ func TestModernResume(t *testing.T) {
 	}
 }
 
-// A call that is made again with the host's input is another request: it is found by a key of its own, and by no token or key of
-// the request that was answered with a question.
+// A call that is made again with the host's input is another request: it is found by the token that the server gives for the id of
+// this sending, or by a key of its own, and by no token or key of the request that was answered with a question.
 func TestModernResumeRound(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -95,8 +96,8 @@ func TestModernResumeRound(t *testing.T) {
 				return
 			}
 			event(w, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"input_required","inputRequests":{"a":{"method":"roots/list"}}}}`, m.ID)
-		case "requests/resume":
-			t.Errorf("resumed with %s", jsonrpc.Field(m.Params, "resumeToken"))
+		case "requests/resume": // it knows no token any more
+			answerJSON(w, 200, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32602,"message":"no such token"}}`, m.ID)
 		}
 	})
 	var c *raw
@@ -118,6 +119,10 @@ func TestModernResumeRound(t *testing.T) {
 	}
 	if len(keys) != 3 || keys[0] == keys[1] || keys[1] != keys[2] {
 		t.Errorf("the keys are %q", keys)
+	}
+	again := s.got("requests/resume")
+	if len(again) != 1 || jsonrpc.String(jsonrpc.Field(again[0].Params, "resumeToken")) != "round2" || string(again[0].ID) != string(s.got("tools/call")[1].ID) {
+		t.Errorf("resumed %d times: %v", len(again), again)
 	}
 	mu.Lock()
 	defer mu.Unlock()
@@ -176,5 +181,54 @@ func TestRoundRestored(t *testing.T) {
 	calls := s.got("tools/call")
 	if len(calls) != 1 || jsonrpc.String(jsonrpc.Field(calls[0].Params, "requestState")) != "later" || jsonrpc.Field(calls[0].Params, "inputResponses") != nil {
 		t.Errorf("%d requests: %s", len(calls), calls[0].Raw)
+	}
+}
+
+// A call that is in its second round is resumed by another Conn, by the resume token of that round and the id under which the server
+// knows it.
+func TestRoundResumedElsewhere(t *testing.T) {
+	t.Parallel()
+	s := newModernServer(t, func(w http.ResponseWriter, r *http.Request, m jsonrpc.Message, n int) {
+		switch m.Method {
+		case "server/discover":
+			answerJSON(w, 200, `{"jsonrpc":"2.0","id":%s,"result":{"supportedVersions":["2026-07-28"],"capabilities":{"extensions":{"holdfast/resumableRequests":{}}}}}`, m.ID)
+		case "tools/call":
+			event(w, `{"jsonrpc":"2.0","method":"notifications/requests/resumePolicy","params":{"requestId":%s,"resumeToken":"round%d"}}`, m.ID, n)
+			if n == 1 {
+				event(w, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"input_required","inputRequests":{"a":{"method":"roots/list"}}}}`, m.ID)
+				return
+			}
+			open(w, r, nil, "id: 2\ndata: %s\n\n", `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}`)
+		case "requests/resume":
+			event(w, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"complete"}}`, m.ID)
+		}
+	})
+	a := newRaw(t, s.url, client.Options{AskHost: true})
+	a.send(`{"jsonrpc":"2.0","id":0,"method":"server/discover","params":{` + meta + `}}`)
+	a.answer("0")
+	a.send(taskCall)
+	asked := a.until(func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Request })
+	a.send(`{"jsonrpc":"2.0","id":%s,"result":{"roots":[]}}`, asked.ID)
+	a.until(func(m jsonrpc.Message) bool { return m.Method == "notifications/message" })
+	var there client.State
+	if err := json.Unmarshal(mcptest.Must(json.Marshal(a.State()))(t), &there); err != nil || len(there.Calls) != 1 {
+		t.Fatalf("%v, %+v", err, there)
+	}
+	a.Detach()
+	call := there.Calls[0]
+	round := s.got("tools/call")[1]
+	if call.Token != "round2" || string(call.Wire) != string(round.ID) || string(call.ID) == string(round.ID) {
+		t.Fatalf("the call is %s, with the token %q, at the server %s; want %s", call.ID, call.Token, call.Wire, round.ID)
+	}
+	b := newRaw(t, s.url, client.Options{State: &there})
+	if m := b.answer(string(call.ID)); m.Error != nil {
+		t.Errorf("%s", m.Raw)
+	}
+	again := s.got("requests/resume")
+	if len(again) != 1 || string(again[0].ID) != string(round.ID) || jsonrpc.String(jsonrpc.Field(again[0].Params, "resumeToken")) != "round2" {
+		t.Errorf("resumed %d times: %v", len(again), again)
+	}
+	if n := len(s.got("tools/call")); n != 2 {
+		t.Errorf("%d calls", n)
 	}
 }

@@ -32,7 +32,10 @@ type State struct {
 
 // A CallState lets another [Conn] continue one call.
 type CallState struct {
-	ID     json.RawMessage `json:"id"`
+	ID json.RawMessage `json:"id"`
+	// Wire is the id by which the server knows the call, if that is another one: a request that is made again, such as one
+	// with the host's input, is sent under an id of its own. Token is for that id.
+	Wire   json.RawMessage `json:"wire,omitempty"`
 	Method string          `json:"method,omitempty"`
 	Name   string          `json:"name,omitempty"` // of the tool, for tools/call
 	// Session is the id of the session that the call runs in; "": that of the Conn which
@@ -91,6 +94,9 @@ func (k *call) snapshot() CallState {
 		s.Key, s.Task = "", k.task.id
 		return s
 	}
+	if id := k.nameAtServer(); !sameID(id, k.id) {
+		s.Wire = id
+	}
 	if k.ways.stream != nil {
 		s.Stream = k.ways.stream.String()
 	}
@@ -145,7 +151,10 @@ func (c *Conn) restoredCall(old CallState) *call {
 			k.revision = protocol.V20260728
 		}
 	}
-	k.ways.received.last, k.ways.token = old.LastEventID, old.Token
+	if old.Wire != nil {
+		k.wire = old.Wire
+	}
+	k.ways.received.last, k.ways.token, k.ways.tokenFor = old.LastEventID, old.Token, k.wire
 	if u, err := url.Parse(old.Stream); err == nil && old.Stream != "" && (sameOrigin(c.remote.url, u) || upgrades(c.remote.url, u)) {
 		k.ways.stream = u
 	}

@@ -100,13 +100,19 @@ func checkState(s client.State) error {
 		return errors.New("the token names no call")
 	}
 	c := s.Calls[0]
-	if m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, c.ID, "x", nil)); err != nil || m.Kind != jsonrpc.Request {
+	if !isID(c.ID) || c.Wire != nil && !isID(c.Wire) {
 		return errors.New("the token names no call")
 	}
 	if !located(c) && (c.Key == "" || len(c.Request) == 0) {
 		return errors.New("the token does not say where the call is")
 	}
 	return nil
+}
+
+// isID reports whether a text is the id of a request, as JSON.
+func isID(text []byte) bool {
+	m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, text, "x", nil))
+	return err == nil && m.Kind == jsonrpc.Request
 }
 
 // oneCall returns a state with only the call that has an id; false if there is none.

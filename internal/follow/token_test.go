@@ -55,12 +55,15 @@ func TestToken(t *testing.T) {
 // A text that is not a token is refused, whatever it contains.
 func TestParseToken(t *testing.T) {
 	t.Parallel()
-	good := Token(client.State{URL: "http://example.com/", Calls: []client.CallState{{ID: json.RawMessage("1"), Token: "t"}}})
-	if _, err := ParseToken(good); err != nil {
-		t.Fatal(err)
+	token := func(wire string) string {
+		return Token(client.State{URL: "http://example.com/", Calls: []client.CallState{{ID: json.RawMessage("1"), Wire: json.RawMessage(wire), Token: "t"}}})
+	}
+	good := token("2")
+	if s, err := ParseToken(good); err != nil || string(s.Calls[0].Wire) != "2" {
+		t.Fatalf("%+v, %v", s, err)
 	}
 	for _, bad := range []string{
-		"", "hf1.", "hf2." + good[4:], good[:len(good)-3], good + "!", "hf1.bnVsbA", "hf1.W10", strings.ToUpper(good),
+		"", "hf1.", "hf2." + good[4:], good[:len(good)-3], good + "!", "hf1.bnVsbA", "hf1.W10", strings.ToUpper(good), token("[]"),
 	} {
 		if s, err := ParseToken(bad); err == nil {
 			t.Errorf("%q: %+v", bad, s)
