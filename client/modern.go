@@ -135,7 +135,7 @@ func (k *call) cancelModern() {
 	params = append(append(params, jsonrpc.Object(name, value)...), '}')
 	ctx, stop := context.WithTimeout(k.c.ctx, k.c.opts.ConnectTimeout)
 	defer stop()
-	if err := k.c.tell(ctx, nil, jsonrpc.AppendRequest(nil, nil, protocol.MethodCancelled, params), k.c.opts.ConnectTimeout); err != nil {
+	if err := k.c.tell(ctx, k, jsonrpc.AppendRequest(nil, nil, protocol.MethodCancelled, params), k.c.opts.ConnectTimeout); err != nil {
 		k.c.logger.Debug("cancellation not delivered", "error", err)
 	}
 }

@@ -55,14 +55,16 @@ type Status struct {
 }
 
 // Status asks the server for the status of a call of a [State]. It does not disturb the call,
-// whether this Conn continues it, another one or none. The call needs a resume token or a
-// task: without either, Status returns an error.
+// whether this Conn continues it, another one or none. The call needs a task, or a resume token of
+// a revision before 2026-07-28: without either, Status returns an error.
 func (c *Conn) Status(ctx context.Context, call CallState) (Status, error) {
-	if call.Task != "" {
+	switch {
+	case call.Task != "":
 		return c.taskStatus(ctx, call)
-	}
-	if call.Token == "" {
+	case call.Token == "":
 		return Status{}, errors.New("the server gave no resume token for this request: it can only be resumed")
+	case call.Revision != "" && !c.transport().shared():
+		return Status{}, errors.New("requests of this revision have no status: it can only be resumed")
 	}
 	id := call.ID
 	if call.Wire != nil {

@@ -38,6 +38,8 @@ type CallState struct {
 	Wire   json.RawMessage `json:"wire,omitempty"`
 	Method string          `json:"method,omitempty"`
 	Name   string          `json:"name,omitempty"` // of the tool, for tools/call
+	// Revision is that of the call's request, if it is 2026-07-28 or later: the call is then resumed with its Request.
+	Revision string `json:"revision,omitempty"`
 	// Session is the id of the session that the call runs in; "": that of the Conn which
 	// continues the call.
 	Session string `json:"session,omitempty"`
@@ -87,7 +89,7 @@ func (k *call) snapshot() CallState {
 		k.tool = jsonrpc.String(jsonrpc.Field(k.body, "params", "name"))
 	}
 	s := CallState{
-		ID: k.id, Method: k.method, Name: k.tool,
+		ID: k.id, Method: k.method, Name: k.tool, Revision: k.revision,
 		Session: k.session.id, Token: k.ways.token, LastEventID: k.ways.received.last, Key: k.key,
 	}
 	if k.task != nil {

@@ -20,14 +20,17 @@ const TokenPrefix = "hf1."
 const MaxToken = 64 << 10
 
 // Token returns a token with which another process, on any machine, can resume the one call
-// of a state. It is a secret. It is "" if the call cannot be resumed from elsewhere.
+// of a state. It is a secret. It is "" if the call cannot be resumed from elsewhere, or only with a longer token than [MaxToken].
 func Token(s client.State) string {
 	if len(s.Calls) != 1 {
 		return ""
 	}
 	call := s.Calls[0]
 	session := cmp.Or(call.Session, s.Session)
-	call.Key, call.Request, call.Session = "", nil, "" // the request would make it long
+	call.Key, call.Session = "", ""
+	if call.Revision == "" {
+		call.Request = nil // it would make the token long
+	}
 	small := client.State{URL: s.URL, Revision: s.Revision}
 	if call.Token != "" {
 		call.Stream = "" // the resume token finds the call without the session
@@ -47,7 +50,16 @@ func Token(s client.State) string {
 	if err != nil {
 		return ""
 	}
-	return TokenPrefix + base64.RawURLEncoding.EncodeToString(text)
+	token := TokenPrefix + base64.RawURLEncoding.EncodeToString(text)
+	if len(token) > MaxToken {
+		return ""
+	}
+	return token
+}
+
+// HasStatus reports whether a server can tell the status of a call.
+func HasStatus(c client.CallState) bool {
+	return c.Task != "" || c.Token != "" && c.Revision == ""
 }
 
 // located reports whether the server has said where a call can be found.
