@@ -540,10 +540,7 @@ func (s *Source) login(ctx context.Context, f *flight) error {
 	if err != nil {
 		return err
 	}
-	r := s.reload()
-	if r.Issuer != at.Issuer { // the record of another authorization server is of no use at this one
-		r = record{Issuer: at.Issuer}
-	}
+	r := s.reload().at(at.Issuer)
 	r.Resource = at.resource
 	r.Places = places{Token: at.TokenEndpoint, Methods: at.TokenEndpointAuthMethodsSupported, Algorithms: at.TokenEndpointAuthSigningAlgValuesSupported}
 	if safe(at.RevocationEndpoint) {

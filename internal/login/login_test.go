@@ -219,6 +219,68 @@ func TestElsewhere(t *testing.T) {
 	w.counted(map[string]int{"authorized": 1})
 }
 
+// A login for more scope that the authorization server refuses to the client leaves the login before: its token is still renewed. The next
+// one registers another client.
+func TestStepUpRefused(t *testing.T) {
+	t.Parallel()
+	w, dir := newWorld(t), t.TempDir()
+	w.need["write"] = "write"
+	if got := w.host(w.source(dir, nil)).call("read"); got != "read" {
+		t.Fatalf("%q", got)
+	}
+	w.do(func() { w.meta = map[string]any{"device_authorization_endpoint": w.Issuer + "/device"} }) // the client was registered before
+	source := func() *host {
+		return w.host(w.source(dir, func(o *login.Options) { o.Open, o.Tell = nil, w.enters }))
+	}
+	if got := source().call("write"); !strings.Contains(got, "unauthorized_client") {
+		t.Errorf("%q", got)
+	}
+	w.do(func() { clear(w.access) })
+	if got := source().call("read"); got != "read" {
+		t.Errorf("after the token has ended: %q", got)
+	}
+	w.counted(map[string]int{"authorized": 1, "registered": 1, "refresh_token": 1})
+	if got := source().call("write"); got != "write" {
+		t.Errorf("%q", got)
+	}
+	w.do(func() { clear(w.access) })
+	if got := source().call("write"); got != "write" {
+		t.Errorf("after the second token has ended: %q", got)
+	}
+	w.counted(map[string]int{"authorized": 1, "registered": 2, "refresh_token": 2})
+}
+
+// While a login at another authorization server waits for its user, the token of the login before is renewed where that was: the refresh
+// token goes nowhere else.
+func TestOtherIssuer(t *testing.T) {
+	t.Parallel()
+	w, other, dir := newWorld(t), newWorld(t), t.TempDir()
+	w.need["write"] = "write"
+	s := w.source(dir, nil)
+	h := w.host(s)
+	if got := h.call("read"); got != "read" {
+		t.Fatalf("%q", got)
+	}
+	w.do(func() { w.prm = map[string]any{"authorization_servers": []string{other.Issuer}} })
+	asked, open := make(chan string, 1), func(o *login.Options) {
+		o.Open = func(string) error { return nil } // the user does nothing
+	}
+	stepping := w.source(dir, func(o *login.Options) {
+		open(o)
+		o.Tell = func(text string) { asked <- text }
+	})
+	go w.host(stepping).call("write")
+	if text := <-asked; !strings.Contains(text, other.Issuer) {
+		t.Fatal(text)
+	}
+	w.do(func() { clear(w.access) })
+	if got := w.host(w.source(dir, open)).call("read"); got != "read" {
+		t.Errorf("%q", got)
+	}
+	w.counted(map[string]int{"refresh_token": 1})
+	other.counted(map[string]int{"registered": 1, "token": 0})
+}
+
 // When a process ends during a login, the next process finishes it, in the same browser window.
 func TestPending(t *testing.T) {
 	t.Parallel()
@@ -300,16 +362,7 @@ func TestDevice(t *testing.T) {
 	w := newWorld(t)
 	w.meta = map[string]any{"device_authorization_endpoint": w.Issuer + "/device"}
 	s := w.source(t.TempDir(), func(o *login.Options) {
-		o.Open = nil
-		o.Tell = func(text string) {
-			if strings.Contains(text, "ABCD-1234") {
-				w.do(func() {
-					for _, code := range w.pending {
-						close(code)
-					}
-				})
-			}
-		}
+		o.Open, o.Tell = nil, w.enters
 	})
 	if got := w.host(s).call("x"); got != "x" {
 		t.Errorf("%q", got)
@@ -325,16 +378,7 @@ func TestDeviceForgotten(t *testing.T) {
 	dir := t.TempDir()
 	for _, want := range []string{"x", "", "x"} {
 		s := w.source(dir, func(o *login.Options) {
-			o.Open = nil
-			o.Tell = func(text string) {
-				if strings.Contains(text, "ABCD-1234") {
-					w.do(func() {
-						for _, code := range w.pending {
-							close(code)
-						}
-					})
-				}
-			}
+			o.Open, o.Tell = nil, w.enters
 		})
 		if got := w.host(s).call("x"); got != want && (want != "" || !strings.Contains(got, "invalid_client")) {
 			t.Errorf("%q", got)
