@@ -118,6 +118,7 @@ func (k *call) cancelModern() {
 		name, value = protocol.MetaIdempotencyKey, k.key
 	}
 	params := append(append([]byte(`{"requestId":`), k.nameAtServer()...), `,"_meta":`...)
+	reached := k.reached
 	k.mu.Unlock()
 	if value == "" {
 		return // the end of its exchange cancels it (2026-07-28, Cancellation)
@@ -126,7 +127,7 @@ func (k *call) cancelModern() {
 		t := time.NewTimer(cancelWait)
 		defer t.Stop()
 		select {
-		case <-k.reached:
+		case <-reached:
 		case <-t.C:
 		case <-k.c.ctx.Done():
 			return

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"holdfast/client"
 	"holdfast/internal/mcptest"
@@ -231,4 +233,49 @@ func TestRoundResumedElsewhere(t *testing.T) {
 	if n := len(s.got("tools/call")); n != 2 {
 		t.Errorf("%d calls", n)
 	}
+}
+
+// The cancellation of a later round waits until the server has the round's request, as it has the key only then.
+func TestModernCancelRound(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var seen []string
+		sent := make(chan struct{})
+		url, hc := serveInside(t, mcptest.Methods{
+			"server/discover": func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message) {
+				mcptest.JSON(w, mcptest.Result(m, `{"supportedVersions":["2026-07-28"],"capabilities":{"experimental":{"holdfast/idempotencyKey":{}}}}`))
+			},
+			"tools/call": func(w http.ResponseWriter, r *http.Request, m jsonrpc.Message) {
+				if jsonrpc.Field(m.Params, "inputResponses") == nil {
+					mcptest.JSON(w, mcptest.Result(m, `{"resultType":"input_required","inputRequests":{"a":{"method":"roots/list"}}}`))
+					return
+				}
+				close(sent)
+				time.Sleep(time.Second) // the request is on its way
+				mu.Lock()
+				seen = append(seen, m.Method)
+				mu.Unlock()
+				open(w, r, nil, ": \n\n")
+			},
+			"notifications/cancelled": func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message) {
+				mu.Lock()
+				seen = append(seen, m.Method)
+				mu.Unlock()
+				w.WriteHeader(http.StatusAccepted)
+			},
+		})
+		c := newRaw(t, url, client.Options{AskHost: true, HTTPClient: hc})
+		c.send(`{"jsonrpc":"2.0","id":0,"method":"server/discover","params":{` + meta + `}}`)
+		c.answer("0")
+		c.send(taskCall)
+		asked := c.until(func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Request })
+		c.send(`{"jsonrpc":"2.0","id":%s,"result":{"roots":[]}}`, asked.ID)
+		<-sent
+		c.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
+		c.Detach()
+		if strings.Join(seen, " ") != "tools/call notifications/cancelled" {
+			t.Errorf("the server got %q", seen)
+		}
+	})
 }

@@ -285,7 +285,7 @@ func (k *call) anotherRound(input, state []byte) {
 		k.key = newKey() // it is another request
 	}
 	k.wire = k.c.newID()
-	k.body, k.repeats, k.ways = body, repeats{}, ways{}
+	k.body, k.repeats, k.ways, k.reached = body, repeats{}, ways{}, make(chan struct{})
 }
 
 // gatherInput asks the host for each of the input requests, at the same time, and returns the
