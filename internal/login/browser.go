@@ -57,7 +57,7 @@ func (l *attempt) code(ctx context.Context) (record, error) {
 			r.done <- err
 			return got, err
 		case <-look.C:
-			if !l.f.need.anew && s.has(l.f.need.used) {
+			if !l.f.need.anew && s.has(l.f.need) {
 				return record{}, errElsewhere
 			}
 		case <-ctx.Done():

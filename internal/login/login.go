@@ -110,9 +110,10 @@ type flight struct {
 // need is the reason for a login.
 type need struct {
 	challenge challenge
-	used      string // the token that the server has refused; "": none was sent
-	stepUp    bool   // more scope is needed
-	anew      bool   // the user wants a new login
+	used      string    // the token that the server has refused; "": none was sent
+	stepUp    bool      // more scope is needed
+	login     time.Time // with stepUp: the time of the login that has too little
+	anew      bool      // the user wants a new login
 }
 
 // New returns a Source for the server at a URL. opts may be nil.
@@ -391,9 +392,10 @@ func (s *Source) obtain(ctx context.Context, n need) error {
 	r := s.reload()
 	switch {
 	case n.anew:
-	case r.Token.Access != n.used && r.Token.usable(time.Now(), 0):
+	case r.Token.Access != n.used && r.Token.usable(time.Now(), 0) && (!n.stepUp || covered(n.challenge.scopes, r.Scopes)):
 		return nil // another request, or another process, has got it
 	case n.stepUp:
+		n.login = r.Token.Login
 		if len(n.challenge.scopes) == 0 || covered(n.challenge.scopes, r.Asked) {
 			return fmt.Errorf("%s wants more rights than the login has (%s), and does not give them: log in as another user with 'holdfast login', or ask its operator",
 				s.server.Host, oneLine(strings.Join(n.challenge.scopes, " ")))
@@ -596,7 +598,7 @@ func (s *Source) turn(ctx context.Context, f *flight) (func(), error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.has(f.need.used) {
+	if s.has(f.need) {
 		unlock()
 		return nil, nil
 	}
@@ -612,10 +614,10 @@ func (s *Source) elsewhere() string {
 	return text
 }
 
-// has reports whether there is another token than one that the server has refused.
-func (s *Source) has(used string) bool {
-	r := s.reload()
-	return r.Token.Access != used && r.Token.usable(time.Now(), 0)
+// has reports whether there is another token than the one that the server has refused. A token of the same login has no more scope.
+func (s *Source) has(n need) bool {
+	t := s.reload().Token
+	return t.Access != n.used && t.usable(time.Now(), 0) && (!n.stepUp || !t.Login.Equal(n.login))
 }
 
 // scopes returns the scopes to ask for. granted are those of the login before.

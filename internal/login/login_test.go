@@ -250,6 +250,43 @@ func TestStepUpRefused(t *testing.T) {
 	w.counted(map[string]int{"authorized": 1, "registered": 2, "refresh_token": 2})
 }
 
+// A token that is renewed while the user logs in for more scope does not end that login: it has no more scope.
+func TestStepUpDuringRenewal(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.meta = map[string]any{"device_authorization_endpoint": w.Issuer + "/device"}
+	w.need["write"] = "write"
+	said := make(chan string, 10)
+	s := w.source(t.TempDir(), func(o *login.Options) {
+		o.Open, o.Tell = nil, func(text string) { said <- text }
+	})
+	h := w.host(s)
+	done := make(chan string, 1)
+	ask := func(name string) { done <- h.call(name) }
+	go ask("read")
+	w.enters(<-said)
+	if got := <-done; got != "read" {
+		t.Fatalf("%q", got)
+	}
+	go ask("write")
+	text := <-said
+	w.do(func() { clear(w.access) })
+	if got := w.host(s).call("read"); got != "read" {
+		t.Errorf("%q", got)
+	}
+	polls := func() (n int) {
+		w.do(func() { n = w.counts["token"] })
+		return n
+	}
+	before := polls()
+	mcptest.Eventually(t, "what the device asks", 20*time.Second, func() bool { return polls() > before+1 || len(done) > 0 })
+	w.enters(text)
+	if got := <-done; got != "write" {
+		t.Errorf("%q", got)
+	}
+	w.counted(map[string]int{"device": 2, "refresh_token": 1})
+}
+
 // While a login at another authorization server waits for its user, the token of the login before is renewed where that was: the refresh
 // token goes nowhere else.
 func TestOtherIssuer(t *testing.T) {
