@@ -55,8 +55,9 @@ type world struct {
 	binds   bool                           // tokens are bound to keys, and proofs need nonces
 	proofs  map[string]bool                // the used ones, by their ids
 
-	distrusts bool // the server refuses all proofs
-	quiet     bool // the authorization server does not state the granted scopes
+	deny      string // the error with which devices get no codes, or ""
+	distrusts bool   // the server refuses all proofs
+	quiet     bool   // the authorization server does not state the granted scopes
 }
 
 type grant struct{ client, redirect, challenge, scope, key string }
@@ -215,6 +216,9 @@ func (w *world) authorization(rw http.ResponseWriter, r *http.Request) {
 	case "/device":
 		w.counts["device"]++
 		switch reg, ok := w.clients[r.Form.Get("client_id")]; {
+		case w.deny != "":
+			answer(rw, 400, map[string]any{"error": w.deny})
+			return
 		case !ok:
 			answer(rw, 401, map[string]any{"error": "invalid_client"})
 			return

@@ -431,7 +431,7 @@ func (s *Source) fly(n need) *flight {
 	if f := s.flight; f != nil {
 		select {
 		case <-f.done:
-			if f.err != nil && time.Since(f.ended) < loginAgain && !n.anew {
+			if f.err != nil && time.Since(f.ended) < loginAgain && !n.anew && f.need.stepUp == n.stepUp {
 				return f
 			}
 		default:

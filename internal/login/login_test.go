@@ -220,7 +220,7 @@ func TestElsewhere(t *testing.T) {
 }
 
 // A login for more scope that the authorization server refuses to the client leaves the login before: its token is still renewed. The next
-// one registers another client.
+// one registers another client. A request that needs a login of any scope begins one at once.
 func TestStepUpRefused(t *testing.T) {
 	t.Parallel()
 	w, dir := newWorld(t), t.TempDir()
@@ -232,9 +232,13 @@ func TestStepUpRefused(t *testing.T) {
 	source := func() *host {
 		return w.host(w.source(dir, func(o *login.Options) { o.Open, o.Tell = nil, w.enters }))
 	}
-	if got := source().call("write"); !strings.Contains(got, "unauthorized_client") {
-		t.Errorf("%q", got)
+	refused := source()
+	for range 2 { // soon after it was refused the authorization server is not asked again
+		if got := refused.call("write"); !strings.Contains(got, "unauthorized_client") {
+			t.Errorf("%q", got)
+		}
 	}
+	w.counted(map[string]int{"device": 1})
 	w.do(func() { clear(w.access) })
 	if got := source().call("read"); got != "read" {
 		t.Errorf("after the token has ended: %q", got)
@@ -248,6 +252,20 @@ func TestStepUpRefused(t *testing.T) {
 		t.Errorf("after the second token has ended: %q", got)
 	}
 	w.counted(map[string]int{"authorized": 1, "registered": 2, "refresh_token": 2})
+
+	w.do(func() { w.need["admin"], w.deny = "admin", "access_denied" })
+	last := source()
+	if got := last.call("admin"); !strings.Contains(got, "access_denied") {
+		t.Errorf("%q", got)
+	}
+	w.do(func() {
+		w.deny = ""
+		clear(w.access)
+		clear(w.refresh)
+	})
+	if got := last.call("read"); got != "read" {
+		t.Errorf("a login that another request needs: %q", got)
+	}
 }
 
 // A token that is renewed while the user logs in for more scope does not end that login: it has no more scope.
