@@ -279,3 +279,47 @@ func TestModernCancelRound(t *testing.T) {
 		}
 	})
 }
+
+// A Conn that ends when the server asks for input does not make the request again without it: the next Conn asks the host.
+func TestRoundAtTheEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rounds := 0
+		let, cancelling := make(chan struct{}), make(chan struct{})
+		url, hc := serveInside(t, mcptest.Methods{
+			"server/discover": func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message) {
+				mcptest.JSON(w, mcptest.Result(m, `{"supportedVersions":["2026-07-28"],"capabilities":{"experimental":{"holdfast/idempotencyKey":{}}}}`))
+			},
+			"tools/call": func(w http.ResponseWriter, r *http.Request, m jsonrpc.Message) {
+				if string(m.ID) == "2" {
+					open(w, r, nil, ": \n\n")
+					return
+				}
+				rounds++
+				<-let
+				mcptest.JSON(w, mcptest.Result(m, `{"resultType":"input_required","inputRequests":{"a":{"method":"roots/list"}}}`))
+			},
+			"notifications/cancelled": func(w http.ResponseWriter, _ *http.Request, _ jsonrpc.Message) {
+				close(cancelling)
+				time.Sleep(3 * time.Second)
+				w.WriteHeader(http.StatusAccepted)
+			},
+		})
+		c := newRaw(t, url, client.Options{AskHost: true, HTTPClient: hc})
+		c.send(`{"jsonrpc":"2.0","id":0,"method":"server/discover","params":{` + meta + `}}`)
+		c.answer("0")
+		c.send(taskCall)
+		c.send("%s", strings.Replace(taskCall, `"id":1`, `"id":2`, 1))
+		synctest.Wait()
+		c.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
+		<-cancelling
+		go func() {
+			time.Sleep(time.Second)
+			close(let)
+		}()
+		c.Detach() // waits for the cancellation
+		if s := c.State(); rounds != 1 || len(s.Calls) != 1 {
+			t.Errorf("the request was made %d times: %+v", rounds, s.Calls)
+		}
+	})
+}
