@@ -218,7 +218,14 @@ func (b *bridge) saveChanges() {
 
 // save keeps the session and its calls as they are now.
 func (b *bridge) save() {
-	if err := b.store.save(b.record); err != nil {
+	b.mu.Lock()
+	ends := b.phase == leaving
+	b.mu.Unlock()
+	save := b.store.save
+	if ends {
+		save = b.store.saveLast
+	}
+	if err := save(b.record); err != nil {
 		slog.Warn("state not saved", "error", err)
 	}
 }
