@@ -154,7 +154,8 @@ func (s *Source) clientKey() string {
 	return key
 }
 
-// Close ends a login that is under way. Another process goes on with it.
+// Close ends a login that is under way. Another process goes on with it. Close waits for the answer to a renewal for at most
+// five seconds.
 func (s *Source) Close() {
 	s.mu.Lock()
 	s.closed = true
@@ -308,8 +309,10 @@ func (s *Source) refreshNow(used string, refused bool) (record, error) {
 	if r.Token.Access != used || !s.renewable(r) {
 		return r, nil
 	}
-	within, cancel := context.WithTimeout(s.ctx, tryFor)
+	within, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), tryFor)
 	defer cancel()
+	// The authorization server may have the request, and take the refresh token no more: then the answer is all that is left of the login.
+	defer context.AfterFunc(s.ctx, func() { time.AfterFunc(lastTry, cancel) })()
 	for wait := tryAgainIn; ; wait *= 2 {
 		next, err := s.renew(within, r)
 		switch {
@@ -337,6 +340,8 @@ func (s *Source) refreshNow(used string, refused bool) (record, error) {
 		select {
 		case <-time.After(wait):
 		case <-within.Done():
+			return r, err
+		case <-s.ctx.Done():
 			return r, err
 		}
 	}

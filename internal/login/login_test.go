@@ -219,6 +219,47 @@ func TestElsewhere(t *testing.T) {
 	w.counted(map[string]int{"authorized": 1})
 }
 
+// A token that is being renewed when its process ends is kept: the authorization server may take the refresh token only once.
+func TestRenewalAtTheEnd(t *testing.T) {
+	t.Parallel()
+	w, dir := newWorld(t), t.TempDir()
+	s := w.source(dir, nil)
+	h := w.host(s)
+	if got := h.call("x"); got != "x" {
+		t.Fatalf("%q", got)
+	}
+	asked, let := make(chan struct{}), make(chan struct{})
+	w.do(func() {
+		clear(w.access)
+		w.token = func(http.ResponseWriter) bool {
+			w.token = nil
+			w.mu.Unlock()
+			close(asked)
+			<-let
+			w.mu.Lock()
+			return false
+		}
+	})
+	go h.call("x")
+	<-asked
+	closed := make(chan struct{})
+	go func() {
+		s.Close()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+		t.Error("the answer is not waited for")
+	case <-time.After(100 * time.Millisecond):
+	}
+	close(let)
+	<-closed
+	if got := w.host(w.source(dir, nil)).call("x"); got != "x" {
+		t.Errorf("%q", got)
+	}
+	w.counted(map[string]int{"authorized": 1, "refresh_token": 1})
+}
+
 // A login for more scope that the authorization server refuses to the client leaves the login before: its token is still renewed. The next
 // one registers another client. A request that needs a login of any scope begins one at once.
 func TestStepUpRefused(t *testing.T) {

@@ -256,9 +256,11 @@ func (s *Source) renewable(r record) bool {
 	return r.Places.Token != "" && (r.Token.Refresh != "" || s.opts.Way == Credentials && r.Token.Access != "")
 }
 
-// Of requests to authorization servers: how long one may take, and how long those that fail are repeated.
+// Of requests to authorization servers: how long one may take, how long those that fail are repeated, and how long the answer to a renewal is
+// waited for at the end.
 const (
 	askWithin  = 30 * time.Second
 	tryFor     = 30 * time.Second
+	lastTry    = 5 * time.Second
 	tryAgainIn = 500 * time.Millisecond
 )
