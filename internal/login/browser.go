@@ -272,7 +272,9 @@ func (l *attempt) exchange(ctx context.Context, p pending, q url.Values) (record
 	form := url.Values{
 		"grant_type": {"authorization_code"}, "code": {q.Get("code")}, "redirect_uri": {p.Redirect}, "code_verifier": {p.Verifier},
 	}
-	t, granted, err := l.s.ask(ctx, l.r.Client, l.r.Places, l.r.Issuer, l.r.Resource, form, l.bound)
+	lasting, end := finishing(ctx)
+	defer end()
+	t, granted, err := l.s.ask(lasting, l.r.Client, l.r.Places, l.r.Issuer, l.r.Resource, form, l.bound)
 	if err != nil {
 		return record{}, l.failed(err)
 	}

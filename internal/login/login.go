@@ -154,8 +154,8 @@ func (s *Source) clientKey() string {
 	return key
 }
 
-// Close ends a login that is under way. Another process goes on with it. Close waits for the answer to a renewal for at most
-// five seconds.
+// Close ends a login that is under way. Another process goes on with it. Close waits for a token that was asked for already, for
+// at most five seconds.
 func (s *Source) Close() {
 	s.mu.Lock()
 	s.closed = true
@@ -309,10 +309,10 @@ func (s *Source) refreshNow(used string, refused bool) (record, error) {
 	if r.Token.Access != used || !s.renewable(r) {
 		return r, nil
 	}
-	within, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), tryFor)
+	lasting, end := finishing(s.ctx)
+	defer end()
+	within, cancel := context.WithTimeout(lasting, tryFor)
 	defer cancel()
-	// The authorization server may have the request, and take the refresh token no more: then the answer is all that is left of the login.
-	defer context.AfterFunc(s.ctx, func() { time.AfterFunc(lastTry, cancel) })()
 	for wait := tryAgainIn; ; wait *= 2 {
 		next, err := s.renew(within, r)
 		switch {
@@ -572,7 +572,9 @@ func (s *Source) login(ctx context.Context, f *flight) error {
 	case err != nil:
 		return err
 	}
-	unlock, err := s.lock(ctx, lockRecord)
+	lasting, end := finishing(ctx)
+	defer end()
+	unlock, err := s.lock(lasting, lockRecord)
 	if err != nil {
 		return err
 	}

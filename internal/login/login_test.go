@@ -5,6 +5,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -219,14 +220,27 @@ func TestElsewhere(t *testing.T) {
 	w.counted(map[string]int{"authorized": 1})
 }
 
-// A token that is being renewed when its process ends is kept: the authorization server may take the refresh token only once.
-func TestRenewalAtTheEnd(t *testing.T) {
+// A token that was asked for when its process ends is kept: the authorization server may take the refresh token, or the code of a login,
+// only once.
+func TestTokenAtTheEnd(t *testing.T) {
 	t.Parallel()
+	for _, renews := range []bool{true, false} {
+		t.Run(fmt.Sprintf("renewed %v", renews), func(t *testing.T) {
+			t.Parallel()
+			tokenAtTheEnd(t, renews)
+		})
+	}
+}
+
+func tokenAtTheEnd(t *testing.T, renews bool) {
+	t.Helper()
 	w, dir := newWorld(t), t.TempDir()
 	s := w.source(dir, nil)
 	h := w.host(s)
-	if got := h.call("x"); got != "x" {
-		t.Fatalf("%q", got)
+	if renews {
+		if got := h.call("x"); got != "x" {
+			t.Fatalf("%q", got)
+		}
 	}
 	asked, let := make(chan struct{}), make(chan struct{})
 	w.do(func() {
@@ -257,7 +271,7 @@ func TestRenewalAtTheEnd(t *testing.T) {
 	if got := w.host(w.source(dir, nil)).call("x"); got != "x" {
 		t.Errorf("%q", got)
 	}
-	w.counted(map[string]int{"authorized": 1, "refresh_token": 1})
+	w.counted(map[string]int{"authorized": 1})
 }
 
 // A login for more scope that the authorization server refuses to the client leaves the login before: its token is still renewed. The next
