@@ -70,6 +70,7 @@ func (a *answer) read() error {
 		return a.readJSON()
 	default:
 		no := k.c.remote.refused(r)
+		no.page = true
 		no.instead = unusable("it answered with %.60q, not JSON or an event stream: is this the URL of an MCP server?", media)
 		return no
 	}

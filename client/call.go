@@ -20,7 +20,7 @@ type call struct {
 
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
-	reached chan struct{} // closed when the server has the request, or never will
+	reached chan struct{} // closed when the server has the request, or never will; another one in each round, guarded by mu
 	attempts
 	modernCall
 

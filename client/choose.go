@@ -52,6 +52,7 @@ type transport interface {
 type ways struct {
 	stream   *url.URL // SEP-1335
 	token    string   // SEP-975
+	tokenFor []byte   // the id of the request that the token is for, as the server knows it
 	received position // event ids
 	seen     eventIDs
 	refused  [attemptKinds]bool
@@ -67,6 +68,11 @@ func (w *ways) refuse(kind attemptKind) {
 		kind = attemptStream // both have the same URL
 	}
 	w.refused[kind] = true
+}
+
+// tokenAs notes the resume token of the request that was sent under an id.
+func (w *ways) tokenAs(token string, id []byte) {
+	w.token, w.tokenFor, w.refused[attemptToken] = token, id, false
 }
 
 // A position is how far a call's stream was received.

@@ -74,7 +74,7 @@ func (k *call) exchange(kind attemptKind, sent *atomic.Bool) exchange {
 	case attemptEvents:
 		x.sent = sent
 	case attemptToken:
-		k.wire = k.id
+		k.wire = k.ways.tokenFor
 		x.method = http.MethodPost
 		x.body, x.headers = k.resumption()
 	default:

@@ -69,6 +69,9 @@ func (p *ssePair) open(ctx context.Context, within time.Duration) (id string, re
 		return "", false, err
 	case r.StatusCode != http.StatusOK:
 		return "", false, c.remote.refused(r)
+	case r.media() != sse.ContentType && old != nil:
+		r.Close()
+		return "", false, fmt.Errorf("the server answered with %.60q, not an event stream", r.media()) // for a while, as a proxy may do
 	case r.media() != sse.ContentType:
 		r.Close()
 		return "", false, &refusal{text: fmt.Sprintf("the server answered with %.60q, not an event stream: is this the URL of an MCP server?", r.media())}

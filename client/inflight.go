@@ -207,6 +207,15 @@ func (k *call) named(id []byte) bool {
 	return sameID(id, k.wire) || sameID(id, k.id)
 }
 
+// nameAtServer returns the id by which the server knows the call: that of the request that its token is for, or else that
+// under which the request was last sent. k.mu is held.
+func (k *call) nameAtServer() []byte {
+	if k.ways.token != "" {
+		return k.ways.tokenFor
+	}
+	return k.wire
+}
+
 // answeredUnder reports whether a response with an id is the request's: some servers write an integer as a string, or a
 // string as an integer.
 func (k *call) answeredUnder(id []byte) bool {

@@ -74,12 +74,12 @@ func (c *Conn) declareResume(raw []byte, method string) (_ []byte, ok bool) {
 func (k *call) resumption() (body []byte, headers func(http.Header)) {
 	params := jsonrpc.Object("resumeToken", k.ways.token)
 	if !k.isModern() {
-		return jsonrpc.AppendRequest(nil, k.id, protocol.MethodResume, params), nil
+		return jsonrpc.AppendRequest(nil, k.ways.tokenFor, protocol.MethodResume, params), nil
 	}
 	if meta := jsonrpc.Field(k.body, "params", "_meta"); meta != nil {
 		params, _ = jsonrpc.Set(params, withoutToken(meta), "_meta")
 	}
-	return jsonrpc.AppendRequest(nil, k.id, protocol.MethodResume, params), func(h http.Header) {
+	return jsonrpc.AppendRequest(nil, k.ways.tokenFor, protocol.MethodResume, params), func(h http.Header) {
 		mirror(h, k.revision, protocol.MethodResume, nil)
 	}
 }
@@ -117,7 +117,8 @@ func (k *call) cancelModern() {
 	if value == "" && k.session.keys {
 		name, value = protocol.MetaIdempotencyKey, k.key
 	}
-	params := append(append([]byte(`{"requestId":`), k.wire...), `,"_meta":`...)
+	params := append(append([]byte(`{"requestId":`), k.nameAtServer()...), `,"_meta":`...)
+	reached := k.reached
 	k.mu.Unlock()
 	if value == "" {
 		return // the end of its exchange cancels it (2026-07-28, Cancellation)
@@ -126,7 +127,7 @@ func (k *call) cancelModern() {
 		t := time.NewTimer(cancelWait)
 		defer t.Stop()
 		select {
-		case <-k.reached:
+		case <-reached:
 		case <-t.C:
 		case <-k.c.ctx.Done():
 			return
@@ -135,7 +136,7 @@ func (k *call) cancelModern() {
 	params = append(append(params, jsonrpc.Object(name, value)...), '}')
 	ctx, stop := context.WithTimeout(k.c.ctx, k.c.opts.ConnectTimeout)
 	defer stop()
-	if err := k.c.tell(ctx, nil, jsonrpc.AppendRequest(nil, nil, protocol.MethodCancelled, params), k.c.opts.ConnectTimeout); err != nil {
+	if err := k.c.tell(ctx, k, jsonrpc.AppendRequest(nil, nil, protocol.MethodCancelled, params), k.c.opts.ConnectTimeout); err != nil {
 		k.c.logger.Debug("cancellation not delivered", "error", err)
 	}
 }

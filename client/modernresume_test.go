@@ -8,8 +8,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"holdfast/client"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -68,8 +71,8 @@ func TestModernResume(t *testing.T) {
 	}
 }
 
-// A call that is made again with the host's input is another request: it is found by a key of its own, and by no token or key of
-// the request that was answered with a question.
+// A call that is made again with the host's input is another request: it is found by the token that the server gives for the id of
+// this sending, or by a key of its own, and by no token or key of the request that was answered with a question.
 func TestModernResumeRound(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -95,8 +98,8 @@ func TestModernResumeRound(t *testing.T) {
 				return
 			}
 			event(w, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"input_required","inputRequests":{"a":{"method":"roots/list"}}}}`, m.ID)
-		case "requests/resume":
-			t.Errorf("resumed with %s", jsonrpc.Field(m.Params, "resumeToken"))
+		case "requests/resume": // it knows no token any more
+			answerJSON(w, 200, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32602,"message":"no such token"}}`, m.ID)
 		}
 	})
 	var c *raw
@@ -118,6 +121,10 @@ func TestModernResumeRound(t *testing.T) {
 	}
 	if len(keys) != 3 || keys[0] == keys[1] || keys[1] != keys[2] {
 		t.Errorf("the keys are %q", keys)
+	}
+	again := s.got("requests/resume")
+	if len(again) != 1 || jsonrpc.String(jsonrpc.Field(again[0].Params, "resumeToken")) != "round2" || string(again[0].ID) != string(s.got("tools/call")[1].ID) {
+		t.Errorf("resumed %d times: %v", len(again), again)
 	}
 	mu.Lock()
 	defer mu.Unlock()
@@ -177,4 +184,142 @@ func TestRoundRestored(t *testing.T) {
 	if len(calls) != 1 || jsonrpc.String(jsonrpc.Field(calls[0].Params, "requestState")) != "later" || jsonrpc.Field(calls[0].Params, "inputResponses") != nil {
 		t.Errorf("%d requests: %s", len(calls), calls[0].Raw)
 	}
+}
+
+// A call that is in its second round is resumed by another Conn, by the resume token of that round and the id under which the server
+// knows it.
+func TestRoundResumedElsewhere(t *testing.T) {
+	t.Parallel()
+	s := newModernServer(t, func(w http.ResponseWriter, r *http.Request, m jsonrpc.Message, n int) {
+		switch m.Method {
+		case "server/discover":
+			answerJSON(w, 200, `{"jsonrpc":"2.0","id":%s,"result":{"supportedVersions":["2026-07-28"],"capabilities":{"extensions":{"holdfast/resumableRequests":{}}}}}`, m.ID)
+		case "tools/call":
+			event(w, `{"jsonrpc":"2.0","method":"notifications/requests/resumePolicy","params":{"requestId":%s,"resumeToken":"round%d"}}`, m.ID, n)
+			if n == 1 {
+				event(w, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"input_required","inputRequests":{"a":{"method":"roots/list"}}}}`, m.ID)
+				return
+			}
+			open(w, r, nil, "id: 2\ndata: %s\n\n", `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}`)
+		case "requests/resume":
+			event(w, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"complete"}}`, m.ID)
+		}
+	})
+	a := newRaw(t, s.url, client.Options{AskHost: true})
+	a.send(`{"jsonrpc":"2.0","id":0,"method":"server/discover","params":{` + meta + `}}`)
+	a.answer("0")
+	a.send(taskCall)
+	asked := a.until(func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Request })
+	a.send(`{"jsonrpc":"2.0","id":%s,"result":{"roots":[]}}`, asked.ID)
+	a.until(func(m jsonrpc.Message) bool { return m.Method == "notifications/message" })
+	var there client.State
+	if err := json.Unmarshal(mcptest.Must(json.Marshal(a.State()))(t), &there); err != nil || len(there.Calls) != 1 {
+		t.Fatalf("%v, %+v", err, there)
+	}
+	a.Detach()
+	call := there.Calls[0]
+	round := s.got("tools/call")[1]
+	if call.Token != "round2" || string(call.Wire) != string(round.ID) || string(call.ID) == string(round.ID) {
+		t.Fatalf("the call is %s, with the token %q, at the server %s; want %s", call.ID, call.Token, call.Wire, round.ID)
+	}
+	b := newRaw(t, s.url, client.Options{State: &there})
+	if m := b.answer(string(call.ID)); m.Error != nil {
+		t.Errorf("%s", m.Raw)
+	}
+	again := s.got("requests/resume")
+	if len(again) != 1 || string(again[0].ID) != string(round.ID) || jsonrpc.String(jsonrpc.Field(again[0].Params, "resumeToken")) != "round2" {
+		t.Errorf("resumed %d times: %v", len(again), again)
+	}
+	if n := len(s.got("tools/call")); n != 2 {
+		t.Errorf("%d calls", n)
+	}
+}
+
+// The cancellation of a later round waits until the server has the round's request, as it has the key only then.
+func TestModernCancelRound(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var seen []string
+		sent := make(chan struct{})
+		url, hc := serveInside(t, mcptest.Methods{
+			"server/discover": func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message) {
+				mcptest.JSON(w, mcptest.Result(m, `{"supportedVersions":["2026-07-28"],"capabilities":{"experimental":{"holdfast/idempotencyKey":{}}}}`))
+			},
+			"tools/call": func(w http.ResponseWriter, r *http.Request, m jsonrpc.Message) {
+				if jsonrpc.Field(m.Params, "inputResponses") == nil {
+					mcptest.JSON(w, mcptest.Result(m, `{"resultType":"input_required","inputRequests":{"a":{"method":"roots/list"}}}`))
+					return
+				}
+				close(sent)
+				time.Sleep(time.Second) // the request is on its way
+				mu.Lock()
+				seen = append(seen, m.Method)
+				mu.Unlock()
+				open(w, r, nil, ": \n\n")
+			},
+			"notifications/cancelled": func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message) {
+				mu.Lock()
+				seen = append(seen, m.Method)
+				mu.Unlock()
+				w.WriteHeader(http.StatusAccepted)
+			},
+		})
+		c := newRaw(t, url, client.Options{AskHost: true, HTTPClient: hc})
+		c.send(`{"jsonrpc":"2.0","id":0,"method":"server/discover","params":{` + meta + `}}`)
+		c.answer("0")
+		c.send(taskCall)
+		asked := c.until(func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Request })
+		c.send(`{"jsonrpc":"2.0","id":%s,"result":{"roots":[]}}`, asked.ID)
+		<-sent
+		c.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
+		c.Detach()
+		if strings.Join(seen, " ") != "tools/call notifications/cancelled" {
+			t.Errorf("the server got %q", seen)
+		}
+	})
+}
+
+// A Conn that ends when the server asks for input does not make the request again without it: the next Conn asks the host.
+func TestRoundAtTheEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rounds := 0
+		let, cancelling := make(chan struct{}), make(chan struct{})
+		url, hc := serveInside(t, mcptest.Methods{
+			"server/discover": func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message) {
+				mcptest.JSON(w, mcptest.Result(m, `{"supportedVersions":["2026-07-28"],"capabilities":{"experimental":{"holdfast/idempotencyKey":{}}}}`))
+			},
+			"tools/call": func(w http.ResponseWriter, r *http.Request, m jsonrpc.Message) {
+				if string(m.ID) == "2" {
+					open(w, r, nil, ": \n\n")
+					return
+				}
+				rounds++
+				<-let
+				mcptest.JSON(w, mcptest.Result(m, `{"resultType":"input_required","inputRequests":{"a":{"method":"roots/list"}}}`))
+			},
+			"notifications/cancelled": func(w http.ResponseWriter, _ *http.Request, _ jsonrpc.Message) {
+				close(cancelling)
+				time.Sleep(3 * time.Second)
+				w.WriteHeader(http.StatusAccepted)
+			},
+		})
+		c := newRaw(t, url, client.Options{AskHost: true, HTTPClient: hc})
+		c.send(`{"jsonrpc":"2.0","id":0,"method":"server/discover","params":{` + meta + `}}`)
+		c.answer("0")
+		c.send(taskCall)
+		c.send("%s", strings.Replace(taskCall, `"id":1`, `"id":2`, 1))
+		synctest.Wait()
+		c.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
+		<-cancelling
+		go func() {
+			time.Sleep(time.Second)
+			close(let)
+		}()
+		c.Detach() // waits for the cancellation
+		if s := c.State(); rounds != 1 || len(s.Calls) != 1 {
+			t.Errorf("the request was made %d times: %+v", rounds, s.Calls)
+		}
+	})
 }

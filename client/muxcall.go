@@ -188,7 +188,8 @@ func (k *call) frame(kind attemptKind) []byte {
 		if last := k.ways.received.last; last != "" {
 			params, _ = jsonrpc.Set(params, jsonrpc.Quote(last), "_meta", protocol.MetaLastEventID)
 		}
-		return jsonrpc.AppendRequest(nil, k.id, protocol.MethodResume, params)
+		k.wire = k.ways.tokenFor
+		return jsonrpc.AppendRequest(nil, k.wire, protocol.MethodResume, params)
 	}
 	k.link.repeated = kind == attemptAgain && k.key != ""
 	k.renameAgain(kind)

@@ -110,10 +110,10 @@ func (k *call) cancellation(m jsonrpc.Message) []byte {
 	switch {
 	case elsewhere && k.ways.token == "":
 		return nil
-	case bytes.Equal(k.wire, k.id) && k.session.id != "" && !elsewhere:
+	case bytes.Equal(k.nameAtServer(), k.id) && k.session.id != "" && !elsewhere:
 		return m.Raw
 	}
-	params := append([]byte(`{"requestId":`), k.wire...)
+	params := append([]byte(`{"requestId":`), k.nameAtServer()...)
 	if k.ways.token != "" {
 		params = append(params, `,"_meta":`...)
 		params = append(params, jsonrpc.Object(protocol.MetaResumeToken, k.ways.token)...)

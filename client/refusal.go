@@ -27,6 +27,7 @@ type refusal struct {
 	answer   bool            // response is the server's answer to the request
 	// instead is the error of the request if its session is not lost: the body cannot be used. Nil: the refusal itself.
 	instead error
+	page    bool // its body is a web page or the like: a proxy or a login page may stand before the server for a while
 }
 
 // forgot reports whether the server says that it does not know the session any more. Other refusals may mean that,

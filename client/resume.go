@@ -55,16 +55,22 @@ type Status struct {
 }
 
 // Status asks the server for the status of a call of a [State]. It does not disturb the call,
-// whether this Conn continues it, another one or none. The call needs a resume token or a
-// task: without either, Status returns an error.
+// whether this Conn continues it, another one or none. The call needs a task, or a resume token of
+// a revision before 2026-07-28: without either, Status returns an error.
 func (c *Conn) Status(ctx context.Context, call CallState) (Status, error) {
-	if call.Task != "" {
+	switch {
+	case call.Task != "":
 		return c.taskStatus(ctx, call)
-	}
-	if call.Token == "" {
+	case call.Token == "":
 		return Status{}, errors.New("the server gave no resume token for this request: it can only be resumed")
+	case call.Revision != "" && !c.transport().shared():
+		return Status{}, errors.New("requests of this revision have no status: it can only be resumed")
 	}
-	params := append([]byte(`{"requestId":`), call.ID...)
+	id := call.ID
+	if call.Wire != nil {
+		id = call.Wire
+	}
+	params := append([]byte(`{"requestId":`), id...)
 	params = append(params, `,"resumeToken":`...)
 	params = append(append(params, jsonrpc.Quote(call.Token)...), '}')
 	ctx, stop := context.WithTimeout(ctx, 2*c.opts.ConnectTimeout)
@@ -83,13 +89,18 @@ func (c *Conn) Status(ctx context.Context, call CallState) (Status, error) {
 	return status, nil
 }
 
-// policy notes the resume policy of a call (SEP-975): a token for another id that the request was sent under, such as that of a later round, is
-// of no use, as the call is resumed under its own id. It reports whether to hide the policy from the host.
+// policy notes the resume policy of a call (SEP-975). Its token is for one sending of the request: a call that was sent under several
+// ids, such as those of its rounds, is resumed under that of the token. It reports whether to hide the policy from the host.
 func (k *call) policy(m jsonrpc.Message) bool {
-	token := jsonrpc.String(jsonrpc.Field(m.Params, "resumeToken"))
+	token, id := jsonrpc.String(jsonrpc.Field(m.Params, "resumeToken")), jsonrpc.Field(m.Params, "requestId")
 	k.mu.Lock()
-	if token != "" && len(token) <= mostWay && sameID(jsonrpc.Field(m.Params, "requestId"), k.id) {
-		k.ways.token, k.ways.refused[attemptToken] = token, false
+	if token != "" && len(token) <= mostWay {
+		switch {
+		case sameID(id, k.wire):
+			k.ways.tokenAs(token, k.wire)
+		case sameID(id, k.id):
+			k.ways.tokenAs(token, k.id)
+		}
 	}
 	k.mu.Unlock()
 	k.c.changed()

@@ -111,6 +111,8 @@ func (k *call) retryRefused(no *refusal) error {
 		k.taken()
 		k.c.response(k, no.response)
 		return nil
+	case no.page && k.kind != attemptRequest && !k.early():
+		return k.backoff.waitFor(k.ctx, no.instead, min(k.c.opts.Silence, k.c.opts.GiveUp))
 	case no.instead != nil:
 		return no.instead
 	}

@@ -32,9 +32,14 @@ type State struct {
 
 // A CallState lets another [Conn] continue one call.
 type CallState struct {
-	ID     json.RawMessage `json:"id"`
+	ID json.RawMessage `json:"id"`
+	// Wire is the id by which the server knows the call, if that is another one: a request that is made again, such as one
+	// with the host's input, is sent under an id of its own. Token is for that id.
+	Wire   json.RawMessage `json:"wire,omitempty"`
 	Method string          `json:"method,omitempty"`
 	Name   string          `json:"name,omitempty"` // of the tool, for tools/call
+	// Revision is that of the call's request, if it is 2026-07-28 or later: the call is then resumed with its Request.
+	Revision string `json:"revision,omitempty"`
 	// Session is the id of the session that the call runs in; "": that of the Conn which
 	// continues the call.
 	Session string `json:"session,omitempty"`
@@ -84,12 +89,15 @@ func (k *call) snapshot() CallState {
 		k.tool = jsonrpc.String(jsonrpc.Field(k.body, "params", "name"))
 	}
 	s := CallState{
-		ID: k.id, Method: k.method, Name: k.tool,
+		ID: k.id, Method: k.method, Name: k.tool, Revision: k.revision,
 		Session: k.session.id, Token: k.ways.token, LastEventID: k.ways.received.last, Key: k.key,
 	}
 	if k.task != nil {
 		s.Key, s.Task = "", k.task.id
 		return s
+	}
+	if id := k.nameAtServer(); !sameID(id, k.id) {
+		s.Wire = id
 	}
 	if k.ways.stream != nil {
 		s.Stream = k.ways.stream.String()
@@ -145,7 +153,10 @@ func (c *Conn) restoredCall(old CallState) *call {
 			k.revision = protocol.V20260728
 		}
 	}
-	k.ways.received.last, k.ways.token = old.LastEventID, old.Token
+	if old.Wire != nil {
+		k.wire = old.Wire
+	}
+	k.ways.received.last, k.ways.token, k.ways.tokenFor = old.LastEventID, old.Token, k.wire
 	if u, err := url.Parse(old.Stream); err == nil && old.Stream != "" && (sameOrigin(c.remote.url, u) || upgrades(c.remote.url, u)) {
 		k.ways.stream = u
 	}

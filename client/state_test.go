@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -397,5 +398,60 @@ func TestMaybeSentGetsNoKey(t *testing.T) {
 		if m := r.answer("1"); !strings.Contains(string(m.Error), "outcome unknown") || calls.Load() > 0 {
 			t.Errorf("%s: %s, sent %d times", url, m.Raw, calls.Load())
 		}
+	}
+}
+
+// A request that was sent again under another id is continued elsewhere as the server knows it: its response and its status are under that id.
+func TestSentAgainElsewhere(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var sent, asked []string // the ids of the listings, and those in requests for their status
+	url := mcptest.Serve(t, mcptest.Methods{
+		"initialize": mcptest.Greet("s"),
+		"tools/list": func(w http.ResponseWriter, r *http.Request, m jsonrpc.Message) {
+			mu.Lock()
+			sent = append(sent, string(m.ID))
+			n := len(sent)
+			mu.Unlock()
+			if n == 1 {
+				cut()
+			}
+			open(w, r, nil, "id: 1\ndata: %s\n\nid: 2\ndata: %s\n\n",
+				mcptest.Note("notifications/requests/resumePolicy", `{"requestId":`+string(m.ID)+`,"resumeToken":"secret"}`),
+				mcptest.Note("notifications/message", `{"level":"info","data":1}`))
+		},
+		"requests/getStatus": func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message) {
+			mu.Lock()
+			asked = append(asked, string(jsonrpc.Field(m.Params, "requestId")))
+			mu.Unlock()
+			mcptest.JSON(w, mcptest.Result(m, `{"status":"processing"}`))
+		},
+		"GET": func(w http.ResponseWriter, r *http.Request, _ jsonrpc.Message) {
+			if r.Header.Get("Last-Event-ID") != "2" {
+				w.WriteHeader(http.StatusMethodNotAllowed)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			events("id: 3\ndata: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{\"tools\":[]}}\n\n", sent[1])(w, r, jsonrpc.Message{})
+		},
+	})
+	a := newRaw(t, url, client.Options{NoListen: true})
+	a.open()
+	a.send(`{"jsonrpc":"2.0","id":7,"method":"tools/list"}`)
+	a.until(func(m jsonrpc.Message) bool { return m.Method == "notifications/message" })
+	s := a.State()
+	a.Detach()
+	b := newRaw(t, url, client.Options{State: &s, NoListen: true})
+	if got := mcptest.Must(b.Status(t.Context(), s.Calls[0]))(t); got.Status != "processing" {
+		t.Errorf("%+v", got)
+	}
+	if m := b.answer("7"); m.Error != nil {
+		t.Errorf("%s", m.Error)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(sent) != 2 || sent[0] == sent[1] || len(asked) != 1 || asked[0] != sent[1] {
+		t.Errorf("sent under %q, and asked for %q", sent, asked)
 	}
 }

@@ -285,7 +285,7 @@ func (k *call) anotherRound(input, state []byte) {
 		k.key = newKey() // it is another request
 	}
 	k.wire = k.c.newID()
-	k.body, k.repeats, k.ways = body, repeats{}, ways{}
+	k.body, k.repeats, k.ways, k.reached = body, repeats{}, ways{}, make(chan struct{})
 }
 
 // gatherInput asks the host for each of the input requests, at the same time, and returns the
@@ -296,19 +296,22 @@ func (k *call) gatherInput(requests []byte) ([]byte, error) {
 		result []byte
 		err    error
 	}
-	replies, n := make(chan reply, mostInputs), 0
+	replies, n, ends := make(chan reply, mostInputs), 0, false
 	jsonrpc.Each(requests, func(name, rq []byte) {
-		if n == mostInputs {
+		if n == mostInputs || ends {
 			return
 		}
 		key := string(name)
-		if k.c.spawn(func() {
+		ends = !k.c.spawn(func() {
 			result, err := k.c.requests.askHost(k, rq)
 			replies <- reply{key, result, err}
-		}) {
-			n++
-		}
+		})
+		n++
 	})
+	if ends { // the Conn that continues the call asks the host
+		<-k.ctx.Done()
+		return nil, context.Cause(k.ctx)
+	}
 	results := make(map[string][]byte, n)
 	for range n {
 		select {

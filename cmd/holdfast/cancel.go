@@ -65,7 +65,7 @@ func (f *cancelFlags) cancel(cmd *cobra.Command, args []string) error {
 	call := state.Calls[0]
 	notice := time.AfterFunc(tellAfter, func() { slog.Info("no answer yet, waiting", "server", redacted(state.URL), "at most", cancelWithin) })
 	defer notice.Stop()
-	if call.Token != "" || call.Task != "" { // a cancellation has no answer that says more
+	if follow.HasStatus(call) { // a cancellation has no answer that says more
 		status, err := askStatus(cmd, state, &f.callTokenFlags, slog.New(slog.DiscardHandler), cancelWithin)
 		switch {
 		case err != nil:

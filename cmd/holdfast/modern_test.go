@@ -1,12 +1,19 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast"
+	"holdfast/client"
+	"holdfast/internal/follow"
 	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
@@ -68,5 +75,62 @@ func TestModernServer(t *testing.T) {
 	}
 	if _, err := run("", "cancel", "a", "b"); err == nil {
 		t.Error("no URL, and no error")
+	}
+}
+
+// A token leads another machine to a call of revision 2026-07-28, to resume or to cancel it.
+func TestModernToken(t *testing.T) {
+	t.Parallel()
+	for _, command := range []string{"resume", "cancel"} {
+		t.Run(command, func(t *testing.T) {
+			t.Parallel()
+			release, ended := make(chan struct{}), make(chan error, 1)
+			server := mcp.NewServer(&mcp.Implementation{Name: "slow", Version: "1"}, nil)
+			mcp.AddTool(server, &mcp.Tool{Name: "wait"}, func(ctx context.Context, req *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
+				_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: req.Params.GetProgressToken(), Progress: 1})
+				select {
+				case <-release:
+				case <-ctx.Done():
+				}
+				ended <- ctx.Err()
+				return text("released"), nil, ctx.Err()
+			})
+			h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{Eras: holdfast.ErasModern})
+			mcptest.ShutDownAtEnd(t, h, time.Second)
+			url := mcptest.Serve(t, h)
+			conn := mcptest.Must(client.New(url, nil))(t)
+			t.Cleanup(conn.Detach)
+			say := func(method, params, until string) {
+				mcptest.Check(t, conn.Send(t.Context(), mcptest.Parse(mcptest.ModernRequest(1, method, `{}`, params))))
+				for {
+					if m := mcptest.Must(conn.Receive(t.Context()))(t); m.Method == until {
+						return
+					}
+				}
+			}
+			say("server/discover", `"x":1`, "")
+			say("tools/call", `"name":"wait","arguments":{}`, "notifications/progress")
+			token := follow.Token(conn.State())
+			conn.Detach()
+			out, says, err := runInside(t, "", "status", token, "--log-level=error")
+			if err == nil || !strings.Contains(err.Error(), "gives no status") {
+				t.Errorf("status: %v\n%s%s", err, out, says)
+			}
+			if command == "resume" {
+				close(release)
+			}
+			out, says, err = runInside(t, "", command, "--state="+t.TempDir(), token, "--log-level=error")
+			if err != nil || command == "resume" && out != "released\n" {
+				t.Fatalf("%v\n%s%s", err, out, says)
+			}
+			select {
+			case err := <-ended:
+				if (err != nil) != (command == "cancel") {
+					t.Errorf("the call ended with %v", err)
+				}
+			case <-time.After(time.Minute):
+				t.Error("the call goes on")
+			}
+		})
 	}
 }

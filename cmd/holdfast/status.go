@@ -66,7 +66,7 @@ func (f *statusFlags) status(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	call := state.Calls[0]
-	if call.Token == "" && call.Task == "" {
+	if !follow.HasStatus(call) {
 		return fmt.Errorf("%s gives no status: 'holdfast resume' may still resume the call", redacted(state.URL))
 	}
 	status, err := askStatus(cmd, state, &f.callTokenFlags, slog.Default(), statusWithin)

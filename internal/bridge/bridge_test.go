@@ -245,6 +245,41 @@ func TestCrossedHosts(t *testing.T) {
 	}
 }
 
+// A call that another process takes over from one that is ending stays in one session: the next process that has the other session does
+// not continue it.
+func TestTakenOverAtTheEnd(t *testing.T) {
+	t.Parallel()
+	url, halt := countServer(t)
+	state := t.TempDir()
+	a, b := newHost(t, url, state), newHost(t, url, state)
+	a.open()
+	b.open()
+	halt.Store(true)
+	a.count(1, 30)
+	a.read(`"progress":2,`)
+	a.in.Close() // its bridge waits for the response, until b has the call
+	b.count(2, 30)
+	b.taken()
+	if err := <-a.ended; err != nil {
+		t.Error(err)
+	}
+	a.ended <- nil
+	calls := 0
+	for _, name := range sessionFiles(t, state) {
+		var r sessionRecord
+		mcptest.Check(t, json.Unmarshal(mcptest.Must(os.ReadFile(name))(t), &r))
+		calls += len(r.Calls)
+	}
+	if calls != 1 {
+		t.Errorf("the call is in %d sessions", calls)
+	}
+	halt.Store(false)
+	if line := b.read("progress"); strings.Contains(line, `"progress":1,`) {
+		t.Error("the call was made a second time")
+	}
+	b.read(`"id":2,"result"`)
+}
+
 // A response that the host did not take is kept for the host that comes back.
 func TestResponseNotTaken(t *testing.T) {
 	t.Parallel()

@@ -168,14 +168,31 @@ func (t *requests) restore(calls []callRecord) (places []client.CallState) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, c := range calls {
-		r := &request{id: c.ID, method: c.Method, print: c.fingerprint, place: c.Place, left: c.Left, answer: c.Answer, task: c.Task, state: answered}
-		if r.answer == nil {
-			r.state = abandoned
+		if r := t.add(&c); r.state == abandoned {
 			places = append(places, *r.place)
 		}
-		t.byID[string(r.id)] = r
 	}
 	return places
+}
+
+// add puts a call that no host waits for into the table. t.mu is held.
+func (t *requests) add(c *callRecord) *request {
+	r := &request{id: c.ID, method: c.Method, print: c.fingerprint, place: c.Place, left: c.Left, answer: c.Answer, task: c.Task, state: answered}
+	if r.answer == nil {
+		r.state = abandoned
+	}
+	t.byID[string(r.id)] = r
+	return r
+}
+
+// adopt is restore and repeat in one step, for a call of another process and the host's request that continues it: no other
+// request can take the call in between.
+func (t *requests) adopt(c *callRecord, m jsonrpc.Message, from origin) (toDeliver *request) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := t.add(c)
+	r.handle = taskOf(m) != ""
+	return t.giveTo(r, m, from)
 }
 
 // forget removes all requests that no host waits for.
@@ -222,12 +239,21 @@ func (t *requests) drop(id []byte) {
 	}
 }
 
-// repeat gives a request that no host waits for to a host that makes it again. If the response
-// is there, it returns the request, which the caller has to deliver.
-func (t *requests) repeat(id []byte, m jsonrpc.Message, from origin) (toDeliver *request) {
+// repeat gives a request that no host waits for to a host that makes it again, or that asks for its task. ok is false if there
+// is no such request any more: another one of the host has just taken it. If the response is there, repeat returns the request,
+// which the caller has to deliver.
+func (t *requests) repeat(id []byte, m jsonrpc.Message, from origin) (toDeliver *request, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r := t.byID[string(id)]
+	if r == nil || r.state != abandoned && r.state != answered || r.handle != (taskOf(m) != "") {
+		return nil, false
+	}
+	return t.giveTo(r, m, from), true
+}
+
+// giveTo gives a request that no host waits for to a host. If the response is there, it returns the request. t.mu is held.
+func (t *requests) giveTo(r *request, m jsonrpc.Message, from origin) (toDeliver *request) {
 	r.hostID, r.token, r.left, r.from = m.ID, progressToken(m), time.Time{}, from
 	if t.move(r, repeated); r.state == delivering {
 		return r

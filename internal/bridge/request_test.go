@@ -36,6 +36,43 @@ func TestPark(t *testing.T) {
 	}
 }
 
+// Two equal calls of a host that come in the same moment do not get the same call of the process before: one gets it, and the other is
+// told that there is none any more. A call for which the host asks as a task is given to no call.
+func TestRepeatOnce(t *testing.T) {
+	t.Parallel()
+	other := mustParse(hostCall.WithID([]byte("2")))
+	task := mustParse([]byte(`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"_meta":{"` + metaTask + `":"holdfast-connect.1"}}}`))
+	old := callRecord{
+		ID: json.RawMessage("1"), Method: "tools/call", fingerprint: fingerprintOf(hostCall.Method, hostCall.Params), Left: time.Now(),
+		Place: &client.CallState{}, Task: time.Now(),
+	}
+	table := newRequests()
+	table.restore([]callRecord{old})
+	one, two := table.repeatable(old.fingerprint), table.repeatable(old.fingerprint)
+	if _, ok := table.repeat(one, hostCall, origin{}); !ok {
+		t.Error("the first does not get the call")
+	}
+	if _, ok := table.repeat(two, other, origin{}); ok || table.waitsFor(other.ID) || !table.waitsFor(hostCall.ID) {
+		t.Error("the second gets the call of the first")
+	}
+	table = newRequests()
+	table.restore([]callRecord{old})
+	id := table.repeatable(old.fingerprint)
+	if _, ok := table.takeTask(id); !ok {
+		t.Error("there is no task")
+	}
+	if _, ok := table.repeat(id, hostCall, origin{}); ok {
+		t.Error("a call gets the task")
+	}
+	if _, ok := table.repeat(id, task, origin{}); !ok {
+		t.Error("the task is gone")
+	}
+	table = newRequests()
+	if toDeliver := table.adopt(&old, hostCall, origin{}); toDeliver != nil || !table.waitsFor(hostCall.ID) || table.repeatable(old.fingerprint) != nil {
+		t.Error("a call that was taken over waits for another host")
+	}
+}
+
 // The test reaches each transition of a request, and no others exist.
 func TestRequestStates(t *testing.T) {
 	t.Parallel()
@@ -116,7 +153,7 @@ func TestRequestStates(t *testing.T) {
 		{abandoned, inFlight, repeated, func(t *testing.T, table *requests) *request {
 			r := restored(t, table, "")
 			id := table.repeatable(print)
-			if table.repeat(id, hostCall, origin{}) != nil || !table.waitsFor(hostCall.ID) || !r.left.IsZero() {
+			if toDeliver, ok := table.repeat(id, hostCall, origin{}); toDeliver != nil || !ok || !table.waitsFor(hostCall.ID) || !r.left.IsZero() {
 				t.Errorf("%+v", r)
 			}
 			return r
@@ -131,7 +168,7 @@ func TestRequestStates(t *testing.T) {
 		}},
 		{answered, delivering, repeated, func(t *testing.T, table *requests) *request {
 			r := restored(t, table, answer)
-			if table.repeat(table.repeatable(print), hostCall, origin{}) != r || string(r.hostID) != "1" {
+			if toDeliver, _ := table.repeat(table.repeatable(print), hostCall, origin{}); toDeliver != r || string(r.hostID) != "1" {
 				t.Errorf("%+v is not to be delivered", r)
 			}
 			return r

@@ -74,23 +74,26 @@ func (b *bridge) repeat(m jsonrpc.Message, from origin, print fingerprint) bool 
 			b.requests.drop(id)
 			continue
 		}
-		b.continued(id, m, from)
-		return true
+		if b.continued(id, m, from) {
+			return true
+		}
 	}
 }
 
-// continued gives a call to the host that makes it again. It reports whether the response was
-// there already, and is delivered.
+// continued gives a call that no host waits for to the host that makes it again. It reports whether there is such a call.
 func (b *bridge) continued(id []byte, m jsonrpc.Message, from origin) bool {
+	r, ok := b.requests.repeat(id, m, from)
+	if !ok {
+		return false
+	}
 	slog.Info("repeated call continues", "method", m.Method)
-	r := b.requests.repeat(id, m, from)
 	for _, question := range b.requests.unpark(id) {
 		from.emit(question)
 	}
 	if r != nil {
 		b.deliver(r)
 	}
-	return r != nil
+	return true
 }
 
 // repeatForeign is repeat for a call in the session of another process.
@@ -98,37 +101,34 @@ func (b *bridge) repeatForeign(conn *client.Conn, m jsonrpc.Message, from origin
 	if time.Since(b.began) > repeatWithin {
 		return false
 	}
-	c := b.takeForeign(func(c *callRecord) bool { return c.matches(print) })
-	if c != nil {
-		b.continueForeign(conn, c, m, from)
-	}
-	return c != nil
+	return b.takeForeign(conn, m, from, func(c *callRecord) bool { return c.matches(print) })
 }
 
-// takeForeign takes over a call from the session of another process: one for which wanted
-// returns true. It returns nil if there is none.
-func (b *bridge) takeForeign(wanted func(*callRecord) bool) *callRecord {
+// takeForeign takes over a call from the session of another process, one for which wanted returns true, and gives it to the
+// host that makes it again. It reports whether there is such a call.
+func (b *bridge) takeForeign(conn *client.Conn, m jsonrpc.Message, from origin, wanted func(*callRecord) bool) bool {
 	b.mu.Lock()
 	opener := b.opener
 	b.mu.Unlock()
 	c := b.store.takeOverForeign(b.ctx, opener, wanted)
 	if c == nil {
-		return nil
+		return false
 	}
-	b.requests.restore([]callRecord{c.callRecord})
+	slog.Info("repeated call continues", "method", m.Method)
+	r := b.requests.adopt(&c.callRecord, m, from)
 	b.save()
 	b.store.settle(c)
-	return &c.callRecord
-}
-
-// continueForeign gives a call that was taken over to the host that makes it again.
-func (b *bridge) continueForeign(conn *client.Conn, c *callRecord, m jsonrpc.Message, from origin) {
-	if b.continued(c.ID, m, from) {
-		return
+	if taskOf(m) != "" {
+		b.foundTask(from, c.Task)
+	}
+	if r != nil {
+		b.deliver(r)
+		return true
 	}
 	if err := conn.Continue(*c.Place); err != nil {
 		b.respond(outcomeUnknown(c.ID, err))
 	}
+	return true
 }
 
 // discovers notes the fingerprint of a request that may find that the server is modern.
@@ -218,7 +218,14 @@ func (b *bridge) saveChanges() {
 
 // save keeps the session and its calls as they are now.
 func (b *bridge) save() {
-	if err := b.store.save(b.record); err != nil {
+	b.mu.Lock()
+	ends := b.phase == leaving
+	b.mu.Unlock()
+	save := b.store.save
+	if ends {
+		save = b.store.saveLast
+	}
+	if err := save(b.record); err != nil {
 		slog.Warn("state not saved", "error", err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -37,8 +38,9 @@ import (
 //  3. To take a call over, a process locks the call's file, and then looks for the .over
 //     file. If that is there, the call must not be taken over.
 //  4. The process that takes a call over from another session keeps it in its own session
-//     first. Then it removes the call from the other session, if that session's lock is free. A
-//     process killed in between leaves the call in two sessions, never in none.
+//     first. Then it removes the call from the other session, if that session's lock is free; else
+//     the process that has that session does so when it ends. A process killed in between leaves
+//     the call in two sessions, never in none.
 //  5. When a call that was taken over has ended, the .over file is written before the
 //     call's lock is released.
 //
@@ -165,6 +167,36 @@ func (s *store) save(record func() *sessionRecord) error {
 		return nil
 	}
 	return s.session.write(r)
+}
+
+// saveLast is save for a process that ends. It leaves out the calls that another process has taken over, and that have ended or are kept in
+// the session of that one: the next process that has this session would continue them, too.
+func (s *store) saveLast(record func() *sessionRecord) error {
+	return s.save(func() *sessionRecord {
+		r := record()
+		if r != nil {
+			r.Calls = slices.DeleteFunc(r.Calls, func(c callRecord) bool { return s.calls[string(c.ID)] == nil && s.isElsewhere(c.ID) })
+		}
+		return r
+	})
+}
+
+// isElsewhere reports whether a call was taken over, and has ended or is kept in the session of another process. s.mu is held.
+func (s *store) isElsewhere(id []byte) bool {
+	if _, err := os.Stat(s.callFile(id)); err != nil {
+		return false
+	}
+	if _, err := os.Stat(s.callFile(id) + overSuffix); err == nil {
+		return true
+	}
+	names, err := s.sessions()
+	return err == nil && slices.ContainsFunc(names, func(name string) bool {
+		if name == s.session.name {
+			return false
+		}
+		other := (&sessionFile{name: name}).read()
+		return other != nil && slices.ContainsFunc(other.Calls, func(c callRecord) bool { return string(c.ID) == string(id) })
+	})
 }
 
 // close releases the session and the calls, for other processes to take over.

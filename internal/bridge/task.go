@@ -236,32 +236,25 @@ func taskRequest(task string) []byte {
 // continueTask continues the call of a task of another process.
 func (b *bridge) continueTask(conn *client.Conn, m jsonrpc.Message, from origin, task string) {
 	id := taskRequest(task)
-	created, ok := b.requests.taskFrom(id)
+	created, ok := b.requests.takeTask(id)
 	if ok && !b.store.takeOver(id) {
 		b.requests.drop(id)
 		ok = false
 	}
 	if ok {
-		b.takesTask(from, id, created)
-		b.continued(id, m, from)
+		b.foundTask(from, created)
+		if !b.continued(id, m, from) {
+			from.fail(m.ID, errNoTask)
+		}
 		return
 	}
-	if !b.store.isOpen() {
+	if !b.store.isOpen() || !b.takeForeign(conn, m, from, func(c *callRecord) bool { return string(c.ID) == string(id) && !c.Task.IsZero() }) {
 		from.fail(m.ID, errNoTask)
-		return
 	}
-	c := b.takeForeign(func(c *callRecord) bool { return string(c.ID) == string(id) && !c.Task.IsZero() })
-	if c == nil {
-		from.fail(m.ID, errNoTask)
-		return
-	}
-	b.takesTask(from, id, c.Task)
-	b.continueForeign(conn, c, m, from)
 }
 
-// takesTask notes that a host of this process has a task's id, and calls [modernHost.found].
-func (b *bridge) takesTask(from origin, id []byte, created time.Time) {
-	b.requests.taken(id)
+// foundTask calls [modernHost.found] for the exchange that looks for a task.
+func (b *bridge) foundTask(from origin, created time.Time) {
 	if from.exchange != nil {
 		b.eras.modern.found(from.exchange, created)
 	}
@@ -293,24 +286,17 @@ func (t *requests) makeTask(hostID []byte, now time.Time) (id []byte, since time
 	return r.id, r.task
 }
 
-// taskFrom returns when a request became a task that no host waits for.
-func (t *requests) taskFrom(id []byte) (created time.Time, ok bool) {
+// takeTask returns when a request became a task that no host waits for, and notes that a host of this process has the task's id:
+// from then on only a request about the task takes it.
+func (t *requests) takeTask(id []byte) (created time.Time, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r := t.byID[string(id)]
 	if r == nil || r.task.IsZero() || r.state != abandoned && r.state != answered {
 		return created, false
 	}
+	r.handle = true
 	return r.task, true
-}
-
-// taken notes that a host of this process has a task's id.
-func (t *requests) taken(id []byte) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if r := t.byID[string(id)]; r != nil {
-		r.handle = true
-	}
 }
 
 // dropKept ends a request with a kept response. hostID is the id that the request last had on

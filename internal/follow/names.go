@@ -115,7 +115,7 @@ func (s SavedCalls) List() []Kept {
 		if err != nil {
 			continue // it has ended
 		}
-		if time.Since(info.ModTime()) > forgetAfter {
+		if time.Since(info.ModTime()) > forgetAfter && !isFollowed(name) {
 			removeSaved(name)
 			continue
 		}
@@ -232,14 +232,14 @@ func (s SavedCalls) Cancelled(state client.State) {
 // mostCalls is how many calls are saved. If there are more, the oldest that no process follows are forgotten.
 const mostCalls = 200
 
-// prune forgets calls that are too old, or too many, and the locks of calls that have no file.
+// prune forgets calls that are too old, or too many, and that no process follows, and the locks of calls that have no file.
 func (s SavedCalls) prune() {
 	names, _ := filepath.Glob(filepath.Join(s.dir, "*.json"))
 	slices.Sort(names)
 	left := len(names)
 	for _, name := range names {
 		info, err := os.Stat(name)
-		if err != nil || time.Since(info.ModTime()) <= forgetAfter && (left < mostCalls || isFollowed(name)) {
+		if err != nil || time.Since(info.ModTime()) <= forgetAfter && left < mostCalls || isFollowed(name) {
 			continue
 		}
 		removeSaved(name)

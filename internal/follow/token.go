@@ -20,14 +20,17 @@ const TokenPrefix = "hf1."
 const MaxToken = 64 << 10
 
 // Token returns a token with which another process, on any machine, can resume the one call
-// of a state. It is a secret. It is "" if the call cannot be resumed from elsewhere.
+// of a state. It is a secret. It is "" if the call cannot be resumed from elsewhere, or only with a longer token than [MaxToken].
 func Token(s client.State) string {
 	if len(s.Calls) != 1 {
 		return ""
 	}
 	call := s.Calls[0]
 	session := cmp.Or(call.Session, s.Session)
-	call.Key, call.Request, call.Session = "", nil, "" // the request would make it long
+	call.Key, call.Session = "", ""
+	if call.Revision == "" {
+		call.Request = nil // it would make the token long
+	}
 	small := client.State{URL: s.URL, Revision: s.Revision}
 	if call.Token != "" {
 		call.Stream = "" // the resume token finds the call without the session
@@ -47,7 +50,16 @@ func Token(s client.State) string {
 	if err != nil {
 		return ""
 	}
-	return TokenPrefix + base64.RawURLEncoding.EncodeToString(text)
+	token := TokenPrefix + base64.RawURLEncoding.EncodeToString(text)
+	if len(token) > MaxToken {
+		return ""
+	}
+	return token
+}
+
+// HasStatus reports whether a server can tell the status of a call.
+func HasStatus(c client.CallState) bool {
+	return c.Task != "" || c.Token != "" && c.Revision == ""
 }
 
 // located reports whether the server has said where a call can be found.
@@ -100,13 +112,19 @@ func checkState(s client.State) error {
 		return errors.New("the token names no call")
 	}
 	c := s.Calls[0]
-	if m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, c.ID, "x", nil)); err != nil || m.Kind != jsonrpc.Request {
+	if !isID(c.ID) || c.Wire != nil && !isID(c.Wire) {
 		return errors.New("the token names no call")
 	}
 	if !located(c) && (c.Key == "" || len(c.Request) == 0) {
 		return errors.New("the token does not say where the call is")
 	}
 	return nil
+}
+
+// isID reports whether a text is the id of a request, as JSON.
+func isID(text []byte) bool {
+	m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, text, "x", nil))
+	return err == nil && m.Kind == jsonrpc.Request
 }
 
 // oneCall returns a state with only the call that has an id; false if there is none.

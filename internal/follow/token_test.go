@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"holdfast/client"
+	"holdfast/internal/mcptest"
 )
 
 // A token contains a call's place, and nothing that a resume does not need.
@@ -55,12 +56,15 @@ func TestToken(t *testing.T) {
 // A text that is not a token is refused, whatever it contains.
 func TestParseToken(t *testing.T) {
 	t.Parallel()
-	good := Token(client.State{URL: "http://example.com/", Calls: []client.CallState{{ID: json.RawMessage("1"), Token: "t"}}})
-	if _, err := ParseToken(good); err != nil {
-		t.Fatal(err)
+	token := func(wire string) string {
+		return Token(client.State{URL: "http://example.com/", Calls: []client.CallState{{ID: json.RawMessage("1"), Wire: json.RawMessage(wire), Token: "t"}}})
+	}
+	good := token("2")
+	if s, err := ParseToken(good); err != nil || string(s.Calls[0].Wire) != "2" {
+		t.Fatalf("%+v, %v", s, err)
 	}
 	for _, bad := range []string{
-		"", "hf1.", "hf2." + good[4:], good[:len(good)-3], good + "!", "hf1.bnVsbA", "hf1.W10", strings.ToUpper(good),
+		"", "hf1.", "hf2." + good[4:], good[:len(good)-3], good + "!", "hf1.bnVsbA", "hf1.W10", strings.ToUpper(good), token("[]"),
 	} {
 		if s, err := ParseToken(bad); err == nil {
 			t.Errorf("%q: %+v", bad, s)
@@ -75,4 +79,23 @@ func FuzzParseToken(f *testing.F) {
 			t.Errorf("%+v", s)
 		}
 	})
+}
+
+// The token of a call of 2026-07-28 has the request, without which the call cannot be resumed. A token that could not be read is none.
+func TestTokenModern(t *testing.T) {
+	t.Parallel()
+	state := func(argument string) client.State {
+		return client.State{URL: "http://example.com/", Calls: []client.CallState{{
+			ID: json.RawMessage("1"), Wire: json.RawMessage("2"), Method: ToolsCall, Revision: "2026-07-28", Token: "t", Key: "key",
+			Request: json.RawMessage(mcptest.ModernRequest(1, ToolsCall, `{}`, `"name":"x","arguments":{"a":"`+argument+`"}`)),
+		}}}
+	}
+	want := state("short")
+	got, err := ParseToken(Token(want))
+	if want.Calls[0].Key = ""; err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, %v; want %+v", got, err, want)
+	}
+	if text := Token(state(strings.Repeat("long", MaxToken))); text != "" {
+		t.Errorf("a token of %d bytes", len(text))
+	}
 }

@@ -57,7 +57,7 @@ func (l *attempt) code(ctx context.Context) (record, error) {
 			r.done <- err
 			return got, err
 		case <-look.C:
-			if !l.f.need.anew && s.has(l.f.need.used) {
+			if !l.f.need.anew && s.has(l.f.need) {
 				return record{}, errElsewhere
 			}
 		case <-ctx.Done():
@@ -89,7 +89,10 @@ func (l *attempt) begin(ctx context.Context) (net.Listener, pending, bool, error
 			return nil, pending{}, false, err
 		}
 	}
-	p := pending{State: rand.Text(), Verifier: rand.Text() + rand.Text(), Redirect: redirect, Until: time.Now().Add(loginWithin).Round(0)}
+	p := pending{
+		Issuer: l.r.Issuer, Client: l.r.Client, Key: l.r.Key,
+		State: rand.Text(), Verifier: rand.Text() + rand.Text(), Redirect: redirect, Until: time.Now().Add(loginWithin).Round(0),
+	}
 	to, err := url.Parse(l.at.AuthorizationEndpoint)
 	if err != nil || !safe(l.at.AuthorizationEndpoint) {
 		_ = listener.Close()
@@ -118,15 +121,17 @@ func (l *attempt) begin(ctx context.Context) (net.Listener, pending, bool, error
 		return nil, pending{}, false, err
 	}
 	defer unlock()
-	kept := l.r
-	now := s.reload()
-	kept.Token, kept.Scopes, kept.Asked = now.Token, now.Scopes, now.Asked
+	kept := s.reload()
+	if !kept.isLive() {
+		kept = l.r
+	}
 	kept.Pending = p
 	s.keep(kept)
 	return listener, p, false, nil
 }
 
-// forget forgets a login that was not completed, and its client: the authorization server may not know the client any more.
+// forget forgets a login that was not completed, and its client: the authorization server may not know the client any more, or not allow it
+// this way to log in. A token and its client stay.
 func (l *attempt) forget() {
 	if l.s.ctx.Err() != nil {
 		return // another process goes on with it
@@ -137,7 +142,9 @@ func (l *attempt) forget() {
 	}
 	defer unlock()
 	r := l.s.reload()
-	r.Pending, r.Client = pending{}, identity{}
+	if r.Pending = (pending{Issuer: l.r.Issuer, Key: l.r.Key}); !r.isLive() {
+		r.Client = identity{}
+	}
 	l.s.keep(r)
 }
 
@@ -265,7 +272,9 @@ func (l *attempt) exchange(ctx context.Context, p pending, q url.Values) (record
 	form := url.Values{
 		"grant_type": {"authorization_code"}, "code": {q.Get("code")}, "redirect_uri": {p.Redirect}, "code_verifier": {p.Verifier},
 	}
-	t, granted, err := l.s.ask(ctx, l.r.Client, l.r.Places, l.r.Issuer, l.r.Resource, form, l.bound)
+	lasting, end := finishing(ctx)
+	defer end()
+	t, granted, err := l.s.ask(lasting, l.r.Client, l.r.Places, l.r.Issuer, l.r.Resource, form, l.bound)
 	if err != nil {
 		return record{}, l.failed(err)
 	}

@@ -51,10 +51,12 @@ func (l *attempt) device(ctx context.Context) (record, error) {
 		case <-ctx.Done():
 			return record{}, fmt.Errorf("no login at %s: %w", s.server.Host, context.Cause(ctx))
 		}
-		if !l.f.need.anew && s.has(l.f.need.used) {
+		if !l.f.need.anew && s.has(l.f.need) {
 			return record{}, errElsewhere
 		}
-		t, granted, err := s.ask(ctx, l.r.Client, l.r.Places, l.r.Issuer, l.r.Resource, url.Values{"grant_type": {deviceGrant}, "device_code": {got.Code}}, l.bound)
+		lasting, end := finishing(ctx)
+		t, granted, err := s.ask(lasting, l.r.Client, l.r.Places, l.r.Issuer, l.r.Resource, url.Values{"grant_type": {deviceGrant}, "device_code": {got.Code}}, l.bound)
+		end()
 		switch {
 		case err == nil:
 			return l.done(l.r, t, granted), nil

@@ -55,14 +55,16 @@ type world struct {
 	binds   bool                           // tokens are bound to keys, and proofs need nonces
 	proofs  map[string]bool                // the used ones, by their ids
 
-	distrusts bool // the server refuses all proofs
-	quiet     bool // the authorization server does not state the granted scopes
+	deny      string // the error with which devices get no codes, or ""
+	distrusts bool   // the server refuses all proofs
+	quiet     bool   // the authorization server does not state the granted scopes
 }
 
 type grant struct{ client, redirect, challenge, scope, key string }
 
 type registration struct {
 	Redirects []string `json:"redirect_uris"`
+	Grants    []string `json:"grant_types"`
 	Method    string   `json:"token_endpoint_auth_method"`
 	Secret    string   `json:"client_secret"`
 }
@@ -213,8 +215,15 @@ func (w *world) authorization(rw http.ResponseWriter, r *http.Request) {
 		}
 	case "/device":
 		w.counts["device"]++
-		if _, ok := w.clients[r.Form.Get("client_id")]; !ok {
+		switch reg, ok := w.clients[r.Form.Get("client_id")]; {
+		case w.deny != "":
+			answer(rw, 400, map[string]any{"error": w.deny})
+			return
+		case !ok:
 			answer(rw, 401, map[string]any{"error": "invalid_client"})
+			return
+		case !slices.Contains(reg.Grants, "urn:ietf:params:oauth:grant-type:device_code"):
+			answer(rw, 400, map[string]any{"error": "unauthorized_client"})
 			return
 		}
 		code := "device-" + rand.Text()
@@ -404,6 +413,22 @@ func (w *world) browse(to string) error {
 		}
 	}()
 	return nil
+}
+
+// enters plays a user who enters the code in a text, if there is one.
+func (w *world) enters(text string) {
+	if !strings.Contains(text, "ABCD-1234") {
+		return
+	}
+	w.do(func() {
+		for _, code := range w.pending {
+			select {
+			case <-code:
+			default:
+				close(code)
+			}
+		}
+	})
 }
 
 // source returns a login.Source, with options that change may change.

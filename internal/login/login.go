@@ -110,9 +110,10 @@ type flight struct {
 // need is the reason for a login.
 type need struct {
 	challenge challenge
-	used      string // the token that the server has refused; "": none was sent
-	stepUp    bool   // more scope is needed
-	anew      bool   // the user wants a new login
+	used      string    // the token that the server has refused; "": none was sent
+	stepUp    bool      // more scope is needed
+	login     time.Time // with stepUp: the time of the login that has too little
+	anew      bool      // the user wants a new login
 }
 
 // New returns a Source for the server at a URL. opts may be nil.
@@ -153,7 +154,8 @@ func (s *Source) clientKey() string {
 	return key
 }
 
-// Close ends a login that is under way. Another process goes on with it.
+// Close ends a login that is under way. Another process goes on with it. Close waits for a token that was asked for already, for
+// at most five seconds.
 func (s *Source) Close() {
 	s.mu.Lock()
 	s.closed = true
@@ -307,7 +309,9 @@ func (s *Source) refreshNow(used string, refused bool) (record, error) {
 	if r.Token.Access != used || !s.renewable(r) {
 		return r, nil
 	}
-	within, cancel := context.WithTimeout(s.ctx, tryFor)
+	lasting, end := finishing(s.ctx)
+	defer end()
+	within, cancel := context.WithTimeout(lasting, tryFor)
 	defer cancel()
 	for wait := tryAgainIn; ; wait *= 2 {
 		next, err := s.renew(within, r)
@@ -336,6 +340,8 @@ func (s *Source) refreshNow(used string, refused bool) (record, error) {
 		select {
 		case <-time.After(wait):
 		case <-within.Done():
+			return r, err
+		case <-s.ctx.Done():
 			return r, err
 		}
 	}
@@ -391,9 +397,10 @@ func (s *Source) obtain(ctx context.Context, n need) error {
 	r := s.reload()
 	switch {
 	case n.anew:
-	case r.Token.Access != n.used && r.Token.usable(time.Now(), 0):
+	case r.Token.Access != n.used && r.Token.usable(time.Now(), 0) && (!n.stepUp || covered(n.challenge.scopes, r.Scopes)):
 		return nil // another request, or another process, has got it
 	case n.stepUp:
+		n.login = r.Token.Login
 		if len(n.challenge.scopes) == 0 || covered(n.challenge.scopes, r.Asked) {
 			return fmt.Errorf("%s wants more rights than the login has (%s), and does not give them: log in as another user with 'holdfast login', or ask its operator",
 				s.server.Host, oneLine(strings.Join(n.challenge.scopes, " ")))
@@ -429,7 +436,7 @@ func (s *Source) fly(n need) *flight {
 	if f := s.flight; f != nil {
 		select {
 		case <-f.done:
-			if f.err != nil && time.Since(f.ended) < loginAgain && !n.anew {
+			if f.err != nil && time.Since(f.ended) < loginAgain && !n.anew && f.need.stepUp == n.stepUp {
 				return f
 			}
 		default:
@@ -540,10 +547,7 @@ func (s *Source) login(ctx context.Context, f *flight) error {
 	if err != nil {
 		return err
 	}
-	r := s.reload()
-	if r.Issuer != at.Issuer { // the record of another authorization server is of no use at this one
-		r = record{Issuer: at.Issuer}
-	}
+	r := s.reload().at(at.Issuer)
 	r.Resource = at.resource
 	r.Places = places{Token: at.TokenEndpoint, Methods: at.TokenEndpointAuthMethodsSupported, Algorithms: at.TokenEndpointAuthSigningAlgValuesSupported}
 	if safe(at.RevocationEndpoint) {
@@ -568,7 +572,9 @@ func (s *Source) login(ctx context.Context, f *flight) error {
 	case err != nil:
 		return err
 	}
-	unlock, err := s.lock(ctx, lockRecord)
+	lasting, end := finishing(ctx)
+	defer end()
+	unlock, err := s.lock(lasting, lockRecord)
 	if err != nil {
 		return err
 	}
@@ -599,7 +605,7 @@ func (s *Source) turn(ctx context.Context, f *flight) (func(), error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.has(f.need.used) {
+	if s.has(f.need) {
 		unlock()
 		return nil, nil
 	}
@@ -615,10 +621,10 @@ func (s *Source) elsewhere() string {
 	return text
 }
 
-// has reports whether there is another token than one that the server has refused.
-func (s *Source) has(used string) bool {
-	r := s.reload()
-	return r.Token.Access != used && r.Token.usable(time.Now(), 0)
+// has reports whether there is another token than the one that the server has refused. A token of the same login has no more scope.
+func (s *Source) has(n need) bool {
+	t := s.reload().Token
+	return t.Access != n.used && t.usable(time.Now(), 0) && (!n.stepUp || !t.Login.Equal(n.login))
 }
 
 // scopes returns the scopes to ask for. granted are those of the login before.

@@ -5,6 +5,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -219,6 +220,177 @@ func TestElsewhere(t *testing.T) {
 	w.counted(map[string]int{"authorized": 1})
 }
 
+// A token that was asked for when its process ends is kept: the authorization server may take the refresh token, or the code of a login,
+// only once.
+func TestTokenAtTheEnd(t *testing.T) {
+	t.Parallel()
+	for _, renews := range []bool{true, false} {
+		t.Run(fmt.Sprintf("renewed %v", renews), func(t *testing.T) {
+			t.Parallel()
+			tokenAtTheEnd(t, renews)
+		})
+	}
+}
+
+func tokenAtTheEnd(t *testing.T, renews bool) {
+	t.Helper()
+	w, dir := newWorld(t), t.TempDir()
+	s := w.source(dir, nil)
+	h := w.host(s)
+	if renews {
+		if got := h.call("x"); got != "x" {
+			t.Fatalf("%q", got)
+		}
+	}
+	asked, let := make(chan struct{}), make(chan struct{})
+	w.do(func() {
+		clear(w.access)
+		w.token = func(http.ResponseWriter) bool {
+			w.token = nil
+			w.mu.Unlock()
+			close(asked)
+			<-let
+			w.mu.Lock()
+			return false
+		}
+	})
+	go h.call("x")
+	<-asked
+	closed := make(chan struct{})
+	go func() {
+		s.Close()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+		t.Error("the answer is not waited for")
+	case <-time.After(100 * time.Millisecond):
+	}
+	close(let)
+	<-closed
+	if got := w.host(w.source(dir, nil)).call("x"); got != "x" {
+		t.Errorf("%q", got)
+	}
+	w.counted(map[string]int{"authorized": 1})
+}
+
+// A login for more scope that the authorization server refuses to the client leaves the login before: its token is still renewed. The next
+// one registers another client. A request that needs a login of any scope begins one at once.
+func TestStepUpRefused(t *testing.T) {
+	t.Parallel()
+	w, dir := newWorld(t), t.TempDir()
+	w.need["write"] = "write"
+	if got := w.host(w.source(dir, nil)).call("read"); got != "read" {
+		t.Fatalf("%q", got)
+	}
+	w.do(func() { w.meta = map[string]any{"device_authorization_endpoint": w.Issuer + "/device"} }) // the client was registered before
+	source := func() *host {
+		return w.host(w.source(dir, func(o *login.Options) { o.Open, o.Tell = nil, w.enters }))
+	}
+	refused := source()
+	for range 2 { // soon after it was refused the authorization server is not asked again
+		if got := refused.call("write"); !strings.Contains(got, "unauthorized_client") {
+			t.Errorf("%q", got)
+		}
+	}
+	w.counted(map[string]int{"device": 1})
+	w.do(func() { clear(w.access) })
+	if got := source().call("read"); got != "read" {
+		t.Errorf("after the token has ended: %q", got)
+	}
+	w.counted(map[string]int{"authorized": 1, "registered": 1, "refresh_token": 1})
+	if got := source().call("write"); got != "write" {
+		t.Errorf("%q", got)
+	}
+	w.do(func() { clear(w.access) })
+	if got := source().call("write"); got != "write" {
+		t.Errorf("after the second token has ended: %q", got)
+	}
+	w.counted(map[string]int{"authorized": 1, "registered": 2, "refresh_token": 2})
+
+	w.do(func() { w.need["admin"], w.deny = "admin", "access_denied" })
+	last := source()
+	if got := last.call("admin"); !strings.Contains(got, "access_denied") {
+		t.Errorf("%q", got)
+	}
+	w.do(func() {
+		w.deny = ""
+		clear(w.access)
+		clear(w.refresh)
+	})
+	if got := last.call("read"); got != "read" {
+		t.Errorf("a login that another request needs: %q", got)
+	}
+}
+
+// A token that is renewed while the user logs in for more scope does not end that login: it has no more scope.
+func TestStepUpDuringRenewal(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.meta = map[string]any{"device_authorization_endpoint": w.Issuer + "/device"}
+	w.need["write"] = "write"
+	said := make(chan string, 10)
+	s := w.source(t.TempDir(), func(o *login.Options) {
+		o.Open, o.Tell = nil, func(text string) { said <- text }
+	})
+	h := w.host(s)
+	done := make(chan string, 1)
+	ask := func(name string) { done <- h.call(name) }
+	go ask("read")
+	w.enters(<-said)
+	if got := <-done; got != "read" {
+		t.Fatalf("%q", got)
+	}
+	go ask("write")
+	text := <-said
+	w.do(func() { clear(w.access) })
+	if got := w.host(s).call("read"); got != "read" {
+		t.Errorf("%q", got)
+	}
+	polls := func() (n int) {
+		w.do(func() { n = w.counts["token"] })
+		return n
+	}
+	before := polls()
+	mcptest.Eventually(t, "what the device asks", 20*time.Second, func() bool { return polls() > before+1 || len(done) > 0 })
+	w.enters(text)
+	if got := <-done; got != "write" {
+		t.Errorf("%q", got)
+	}
+	w.counted(map[string]int{"device": 2, "refresh_token": 1})
+}
+
+// While a login at another authorization server waits for its user, the token of the login before is renewed where that was: the refresh
+// token goes nowhere else.
+func TestOtherIssuer(t *testing.T) {
+	t.Parallel()
+	w, other, dir := newWorld(t), newWorld(t), t.TempDir()
+	w.need["write"] = "write"
+	s := w.source(dir, nil)
+	h := w.host(s)
+	if got := h.call("read"); got != "read" {
+		t.Fatalf("%q", got)
+	}
+	w.do(func() { w.prm = map[string]any{"authorization_servers": []string{other.Issuer}} })
+	asked, open := make(chan string, 1), func(o *login.Options) {
+		o.Open = func(string) error { return nil } // the user does nothing
+	}
+	stepping := w.source(dir, func(o *login.Options) {
+		open(o)
+		o.Tell = func(text string) { asked <- text }
+	})
+	go w.host(stepping).call("write")
+	if text := <-asked; !strings.Contains(text, other.Issuer) {
+		t.Fatal(text)
+	}
+	w.do(func() { clear(w.access) })
+	if got := w.host(w.source(dir, open)).call("read"); got != "read" {
+		t.Errorf("%q", got)
+	}
+	w.counted(map[string]int{"refresh_token": 1})
+	other.counted(map[string]int{"registered": 1, "token": 0})
+}
+
 // When a process ends during a login, the next process finishes it, in the same browser window.
 func TestPending(t *testing.T) {
 	t.Parallel()
@@ -300,16 +472,7 @@ func TestDevice(t *testing.T) {
 	w := newWorld(t)
 	w.meta = map[string]any{"device_authorization_endpoint": w.Issuer + "/device"}
 	s := w.source(t.TempDir(), func(o *login.Options) {
-		o.Open = nil
-		o.Tell = func(text string) {
-			if strings.Contains(text, "ABCD-1234") {
-				w.do(func() {
-					for _, code := range w.pending {
-						close(code)
-					}
-				})
-			}
-		}
+		o.Open, o.Tell = nil, w.enters
 	})
 	if got := w.host(s).call("x"); got != "x" {
 		t.Errorf("%q", got)
@@ -325,16 +488,7 @@ func TestDeviceForgotten(t *testing.T) {
 	dir := t.TempDir()
 	for _, want := range []string{"x", "", "x"} {
 		s := w.source(dir, func(o *login.Options) {
-			o.Open = nil
-			o.Tell = func(text string) {
-				if strings.Contains(text, "ABCD-1234") {
-					w.do(func() {
-						for _, code := range w.pending {
-							close(code)
-						}
-					})
-				}
-			}
+			o.Open, o.Tell = nil, w.enters
 		})
 		if got := w.host(s).call("x"); got != want && (want != "" || !strings.Contains(got, "invalid_client")) {
 			t.Errorf("%q", got)

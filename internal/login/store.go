@@ -39,6 +39,26 @@ type record struct {
 	Pending pending `json:"pending,omitzero"`
 }
 
+// at returns the record for a login at an authorization server: the record of another one is of no use there. The client and the key
+// are those of a login that was begun.
+func (r record) at(issuer string) record {
+	p := r.Pending
+	if r.Issuer != issuer {
+		r = record{Issuer: issuer}
+	}
+	switch p.Issuer {
+	case issuer:
+		r.Client, r.Key, r.Pending = p.Client, p.Key, p
+	case "":
+	default:
+		r.Pending = pending{}
+	}
+	return r
+}
+
+// isLive reports whether the record has a token: then only a completed login changes the rest of the record.
+func (r record) isLive() bool { return r.Token.Access != "" || r.Token.Refresh != "" }
+
 // places are the endpoints of an authorization server that are used after the login, and their ways
 // to authenticate a client.
 type places struct {
@@ -89,8 +109,14 @@ type identity struct {
 	Redirect string `json:"redirect,omitempty"` // the redirect URI that was registered
 }
 
-// A pending login waits for its user. A process that is started meanwhile goes on with it.
+// A pending login waits for its user. A process that is started meanwhile goes on with it. A login that was refused, or not
+// completed, leaves its issuer alone: the next one there registers another client.
 type pending struct {
+	// Issuer, Client and Key are those of the login. The ones of the record belong to its token.
+	Issuer string          `json:"issuer,omitempty"` // "": a record of an older build, in which they are the record's
+	Client identity        `json:"client,omitzero"`
+	Key    json.RawMessage `json:"key,omitempty"`
+
 	URL      string    `json:"url,omitempty"` // that the user opens
 	State    string    `json:"state,omitempty"`
 	Verifier string    `json:"verifier,omitempty"`

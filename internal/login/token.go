@@ -219,6 +219,14 @@ func (s *Source) ask(ctx context.Context, who identity, where places, issuer, re
 	return t, strings.Fields(*got.Scope), nil
 }
 
+// finishing returns a context for asking for a token. It lasts for lastTry longer than ctx: the authorization server may have the request,
+// and take its code or refresh token no more. Then the answer is all that is left of the login.
+func finishing(ctx context.Context) (lasting context.Context, end func()) {
+	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(lastTry, cancel) })
+	return lasting, func() { stop(); cancel() }
+}
+
 // renew asks for a token with the refresh token of the last login, or with the client's credentials. The error is a [tokenError], or [passes] is true for it.
 func (s *Source) renew(ctx context.Context, r record) (record, error) {
 	form := url.Values{}
@@ -256,9 +264,11 @@ func (s *Source) renewable(r record) bool {
 	return r.Places.Token != "" && (r.Token.Refresh != "" || s.opts.Way == Credentials && r.Token.Access != "")
 }
 
-// Of requests to authorization servers: how long one may take, and how long those that fail are repeated.
+// Of requests to authorization servers: how long one may take, how long those that fail are repeated, and for how long a token is waited for
+// at the end.
 const (
 	askWithin  = 30 * time.Second
 	tryFor     = 30 * time.Second
+	lastTry    = 5 * time.Second
 	tryAgainIn = 500 * time.Millisecond
 )

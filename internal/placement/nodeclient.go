@@ -33,6 +33,7 @@ type nodeClient struct {
 
 	mu     sync.Mutex
 	idle   map[string][]*nodeConn // by node; the connection used last is at the end
+	look   *time.Timer            // when idle is looked at; nil: it is empty
 	closed bool
 }
 
@@ -182,11 +183,40 @@ func (t *nodeClient) put(c *nodeConn) bool {
 		t.idle = make(map[string][]*nodeConn)
 	}
 	t.idle[c.node] = all
+	if ok && t.look == nil {
+		t.look = time.AfterFunc(idleNodeFor, t.closeOld)
+	}
 	t.mu.Unlock()
 	if old != nil {
 		_ = old.Close()
 	}
 	return ok
+}
+
+// closeOld closes the connections that have been idle for idleNodeFor: a request to a node that is gone may have ended after
+// [nodeClient.forget], and none follows.
+func (t *nodeClient) closeOld() {
+	var old []*nodeConn
+	now := time.Now()
+	t.mu.Lock()
+	for node, all := range t.idle {
+		n := 0 // how many are old: the connections are ordered by their time
+		for n < len(all) && now.Sub(all[n].since) >= idleNodeFor {
+			n++
+		}
+		old = append(old, all[:n]...)
+		if t.idle[node] = slices.Delete(all, 0, n); n == len(all) {
+			delete(t.idle, node)
+		}
+	}
+	t.look = nil
+	if len(t.idle) > 0 && !t.closed {
+		t.look = time.AfterFunc(idleNodeFor, t.closeOld)
+	}
+	t.mu.Unlock()
+	for _, c := range old {
+		_ = c.Close()
+	}
 }
 
 // forget closes the idle connections to a node.
@@ -204,6 +234,9 @@ func (t *nodeClient) forget(node string) {
 func (t *nodeClient) close() {
 	t.mu.Lock()
 	t.closed = true
+	if t.look != nil {
+		t.look.Stop()
+	}
 	nodes := slices.Collect(maps.Keys(t.idle))
 	t.mu.Unlock()
 	for _, node := range nodes {

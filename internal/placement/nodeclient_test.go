@@ -3,6 +3,7 @@ package placement
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -45,6 +46,17 @@ func (n *pipeNode) dialled() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return len(n.ends)
+}
+
+// ended returns an error if a connection is still open at the client.
+func (n *pipeNode) ended(i int) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	_ = n.ends[i].SetWriteDeadline(time.Now())
+	if _, err := n.ends[i].Write([]byte("x")); !errors.Is(err, io.ErrClosedPipe) {
+		return fmt.Errorf("write: %w", err)
+	}
+	return nil
 }
 
 // A connection is used again, for one request at a time, and not after its end.
@@ -122,9 +134,14 @@ func TestNodeClient(t *testing.T) {
 		want("e", "e", 5)
 		client.forget("n")
 		want("f", "f", 6)
+		time.Sleep(2*idleNodeFor + time.Second) // no request follows, as the node is gone
+		if err := n.ended(5); err != nil {
+			t.Errorf("the connection stays open: %v", err)
+		}
+		want("f", "f", 7)
 		client.close()
-		want("g", "g", 7)
-		want("h", "h", 8)
+		want("g", "g", 8)
+		want("h", "h", 9)
 		close(n.conns)
 		_ = n.server.Close()
 	})

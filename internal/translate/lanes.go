@@ -468,6 +468,9 @@ func (ln *lane) begin(c *laneCall) {
 		defer l.mu.Unlock()
 		l.full = time.Now().Add(placeAgain)
 		for _, c := range ln.calls { // else it was cancelled
+			if l.closed {
+				break
+			}
 			l.wait(c)
 			last := len(l.waiting) - 1 // the call was the first
 			l.waiting = slices.Insert(l.waiting[:last:last], 0, c)

@@ -101,12 +101,16 @@ func (o *opened) answers(id string) { o.says(fmt.Sprintf(`{"jsonrpc":"2.0","id":
 type crowd struct {
 	*holdfast
 	server *asker
-	places int // for more processes; -1: no bound
+	places int           // for more processes; -1: no bound
+	gate   chan struct{} // closed when places are given; nil: at once
 	lock   sync.Mutex
 	taken  int
 }
 
 func (c *crowd) TakePlace() (func(), bool) {
+	if c.gate != nil {
+		<-c.gate
+	}
 	c.lock.Lock()
 	defer c.lock.Unlock()
 	if c.taken == c.places {
@@ -588,5 +592,24 @@ func TestCallsAfterTakeOver(t *testing.T) {
 			c.server.all[i].answers(id)
 			c.ended(nil, "complete")
 		}
+	})
+}
+
+// A call that gets no process when its conversation has just ended waits for none, and no timer answers it later.
+func TestNoPlaceAfterClose(t *testing.T) {
+	t.Parallel()
+	inCrowd(t, func(t *testing.T, c *crowd) {
+		c.places, c.gate = 0, make(chan struct{})
+		for i := range 2 {
+			m := mcptest.Parse(modernRequest(fmt.Sprint(i+1), "tools/call", `"name":"late"`, ""))
+			mcptest.Check(t, c.conn.Deliver(backend.Inbound{Message: m, Context: t.Context(), Call: &repeatedCall{}}))
+			synctest.Wait()
+		}
+		closed := make(chan error, 1)
+		go func() { closed <- c.conn.Close() }()
+		synctest.Wait()
+		close(c.gate)
+		mcptest.Check(t, <-closed)
+		time.Sleep(2 * laneWait)
 	})
 }

@@ -22,11 +22,11 @@ type legacyProbe struct {
 	session string
 	out     outbox // until it is known that the server is modern
 	own     *ownRequests
-	path    atomic.Pointer[path] // nil until the era is known
+	path    atomic.Pointer[path]   // nil until the era is known
+	asked   atomic.Pointer[[]byte] // the id of server/discover, or nil
 
 	mu    sync.Mutex
 	first *backend.Inbound // the client's initialize, while the server has not answered it
-	asked []byte           // the id of server/discover, or nil
 	timer *time.Timer
 }
 
@@ -57,14 +57,20 @@ func (p *legacyProbe) Deliver(in backend.Inbound) error {
 
 // Emit implements [backend.Sink].
 func (p *legacyProbe) Emit(of backend.Call, m jsonrpc.Message) {
-	if path := p.path.Load(); path != nil {
+	switch path := p.path.Load(); {
+	case path != nil && !p.isLate(m):
 		path.up.Emit(of, m)
-		return
+	case path == nil && m.Kind == jsonrpc.Response && p.own.answer(m), p.isLate(m):
+	case m.Kind == jsonrpc.Response && p.answered(of, m):
+	default:
+		p.sink.Emit(of, m)
 	}
-	if m.Kind == jsonrpc.Response && (p.own.answer(m) || p.answered(of, m)) {
-		return
-	}
-	p.sink.Emit(of, m)
+}
+
+// isLate reports whether a message is an answer to server/discover that is not waited for any more: no client has asked for it.
+func (p *legacyProbe) isLate(m jsonrpc.Message) bool {
+	asked := p.asked.Load()
+	return asked != nil && m.Kind == jsonrpc.Response && key(m.ID) == key(*asked)
 }
 
 // answered handles the server's answer to initialize. It reports whether the client must not
@@ -85,7 +91,7 @@ func (p *legacyProbe) answered(of backend.Call, m jsonrpc.Message) bool {
 		return false
 	}
 	id := p.own.add(func(discovered jsonrpc.Message) { p.discovered(*in, of, m, discovered) })
-	p.asked = id
+	p.asked.Store(&id)
 	p.timer = time.AfterFunc(p.t.patience, func() { p.own.fail(id, errSilent) })
 	params := discoverParams(jsonrpc.Field(in.Params, "clientInfo"), jsonrpc.Field(in.Params, "capabilities"))
 	p.out.later(about(*in, newRequest(id, protocol.MethodDiscover, params)))
@@ -159,7 +165,7 @@ func (p *legacyProbe) Close() error {
 // EmitUnrelated implements [backend.Sink].
 func (p *legacyProbe) EmitUnrelated(m jsonrpc.Message) {
 	switch path := p.path.Load(); {
-	case path != nil:
+	case path != nil && !p.isLate(m):
 		path.up.EmitUnrelated(m)
 	case m.Kind == jsonrpc.Response:
 		p.Emit(nil, m)
@@ -174,9 +180,8 @@ func (p *legacyProbe) Closed(why error, reopen bool) {
 		path.up.Closed(why, reopen)
 		return
 	}
-	p.mu.Lock()
-	asked := p.asked
-	p.mu.Unlock()
-	p.own.fail(asked, why)
+	if asked := p.asked.Load(); asked != nil {
+		p.own.fail(*asked, why)
+	}
 	p.sink.Closed(why, reopen)
 }

@@ -347,6 +347,32 @@ func TestLegacyProbeSessionless(t *testing.T) {
 	}
 }
 
+// The answer to server/discover that comes after a server was taken for a legacy one is for no client.
+func TestLegacyProbeLate(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]string{
+		"initialized": `"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"s","version":"1"}}`,
+		"refused":     `"error":{"code":-32601,"message":"what?"}`,
+	} {
+		for _, of := range []*call{nil, {"a"}} {
+			s, b := unknown(t, 10*time.Millisecond)
+			s.sessionless = true
+			h := converse(t, b, "")
+			a := &call{"a"}
+			h.deliver(a, initializeRequest)
+			<-s.heard
+			s.say(a, `{"jsonrpc":"2.0","id":0,`+answer+`}`)
+			discover := <-s.heard
+			h.expect(a, `{"jsonrpc":"2.0","id":0,`+answer+`}`)
+			s.say(of, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, discover.ID, discoverable))
+			s.say(of, `{"jsonrpc":"2.0","method":"notifications/x"}`)
+			if said := h.next(); said.m.Method != "notifications/x" {
+				t.Errorf("%s: said %s", name, said.m.Raw)
+			}
+		}
+	}
+}
+
 func TestBothEras(t *testing.T) {
 	t.Parallel()
 	s := newScript(t, backend.Both)
