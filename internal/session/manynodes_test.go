@@ -17,7 +17,6 @@ import (
 	"holdfast/internal/departure"
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
-	"holdfast/internal/engine/shared"
 	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/observe"
@@ -94,10 +93,10 @@ func (w *workshop) ran(k string) int {
 
 // A fleet is nodes over one engine. The test kills some of them.
 type fleet struct {
-	t    *testing.T
-	open func() (store shared.Store, kill func())
-	shop *workshop
-	ends sync.WaitGroup // killed nodes that have yet to end
+	t      *testing.T
+	engine *logtest.Engine
+	shop   *workshop
+	ends   sync.WaitGroup // killed nodes that have yet to end
 
 	mu     sync.Mutex
 	nodes  map[string]*member
@@ -106,18 +105,19 @@ type fleet struct {
 
 type member struct {
 	*Manager
-	name string
-	cut  func()
-	dead atomic.Bool
+	name   string
+	handle *logtest.Handle
+	dead   atomic.Bool
 }
 
 // start adds a node.
 func (f *fleet) start() {
-	store, kill := f.open()
+	h := f.engine.Open()
+	store := durable.New(h, durable.Options{Patience: time.Second, Logger: slog.New(slog.DiscardHandler)})
 	o := safeTools()
 	o.Observers = observe.Observers{observetest.New(f.t)}
 	o.Logger = slog.New(slog.DiscardHandler)
-	n := &member{Manager: NewManager(store, f.shop, o), name: store.Node(), cut: kill}
+	n := &member{Manager: NewManager(store, f.shop, o), name: store.Node(), handle: h}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.nodes[n.name] = n
@@ -153,7 +153,7 @@ func (f *fleet) stop(n *member, kill bool) {
 	f.mu.Unlock()
 	if kill {
 		n.dead.Store(true)
-		n.cut()
+		n.handle.Cut(true)
 	}
 	f.ends.Go(func() {
 		took := spent()
@@ -372,26 +372,11 @@ func (v *visitor) check(k, tool string, said []string, epochs int) {
 // messages is read once and in order, and a call that must not run twice does not.
 func TestFleet(t *testing.T) {
 	t.Parallel()
-	onShelf := func() func() (shared.Store, func()) {
-		f := newShelf()
-		var count atomic.Int64
-		return func() (shared.Store, func()) {
-			n := f.node(fmt.Sprintf("n%d", count.Add(1)))
-			return n, func() { n.dead.Store(true) }
-		}
-	}
-	onEngine := func() func() (shared.Store, func()) {
-		e := logtest.New(logtest.Options{Seed: uint64(time.Now().UnixNano()), Faults: logtest.Faults{Before: 0.01, After: 0.01, Late: 0.01}})
-		return func() (shared.Store, func()) {
-			h := e.Open()
-			return durable.New(h, durable.Options{Patience: time.Second, Logger: slog.New(slog.DiscardHandler)}),
-				func() { h.Cut(true) }
-		}
-	}
-	for name, maker := range map[string]func() func() (shared.Store, func()){"shelf": onShelf, "engine": onEngine} {
+	for name, faults := range map[string]logtest.Faults{"sound": {}, "faulty": {Before: 0.01, After: 0.01, Late: 0.01}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := &fleet{t: t, open: maker(), shop: &workshop{runs: map[string]int{}}, nodes: map[string]*member{}}
+			e := logtest.New(logtest.Options{Seed: uint64(time.Now().UnixNano()), Faults: faults})
+			f := &fleet{t: t, engine: e, shop: &workshop{runs: map[string]int{}}, nodes: map[string]*member{}}
 			f.run(8, 25, 30)
 		})
 	}
