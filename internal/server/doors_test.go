@@ -134,14 +134,14 @@ func TestDoorsModern(t *testing.T) {
 	at, other := &peer{n: doors[0].node}, &peer{n: doors[1].node}
 	for i, p := range []*peer{at, other, at.under("key"), other.under("key")} {
 		key := fmt.Sprint("k", min(i, 2))
-		if r := p.callModern("steps", fmt.Sprintf(`{"key":%q}`, key)).all(); r.status != 200 || !strings.Contains(lastSaid(r), `"done"`) || f.runs(key) != 1 {
+		if r := p.callModern("steps", fmt.Sprintf(`{"key":%q}`, key)).all(); r.status != 200 || !strings.Contains(r.response(), `"done"`) || f.runs(key) != 1 {
 			t.Errorf("call %d: %d %s, %d runs", i, r.status, r.body, f.runs(key))
 		}
 	}
 	asked := at.callModern("ask", `{}`).all()
-	result := jsonrpc.Field([]byte(lastSaid(asked)), "result")
+	result := jsonrpc.Field([]byte(asked.response()), "result")
 	retry := answering(result, jsonrpc.String(jsonrpc.Field(result, "requestState")))
-	if r := other.modern("tools/call", "ask", `{"name":"ask","arguments":{},`+retry+`}`, `{"elicitation":{}}`); !strings.Contains(lastSaid(r), "accept") {
+	if r := other.modern("tools/call", "ask", `{"name":"ask","arguments":{},`+retry+`}`, `{"elicitation":{}}`); !strings.Contains(r.response(), "accept") {
 		t.Errorf("asked %s, and then: %d %s", asked.body, r.status, r.body)
 	}
 	w := at.modernOpen("subscriptions/listen", "", `{"notifications":{"toolsListChanged":true}}`, `{}`)

@@ -62,21 +62,14 @@ func requestOf(id int, method, params string) string {
 // said returns the response in a reply, and the messages before it.
 func said(t testing.TB, r reply) (response jsonrpc.Message, before []jsonrpc.Message) {
 	t.Helper()
-	if r.header.Get("Content-Type") == "application/json" {
-		return mcptest.Parse(string(r.body)), nil
+	responses, others := r.parts()
+	if len(responses) == 0 {
+		t.Fatalf("no response: %d %q", r.status, r.body)
 	}
-	for _, ev := range r.events() {
-		if len(ev.Data) == 0 {
-			continue
-		}
-		m := mcptest.Parse(string(ev.Data))
-		if m.Kind == jsonrpc.Response {
-			return m, before
-		}
-		before = append(before, m)
+	for _, text := range others {
+		before = append(before, mcptest.Parse(text))
 	}
-	t.Fatalf("no response: %d %q", r.status, r.body)
-	return
+	return mcptest.Parse(responses[0]), before
 }
 
 // A modernHost is a client of revision 2026-07-28 without tasks.
@@ -849,8 +842,8 @@ func TestHandOffWebhook(t *testing.T) {
 	t.Parallel()
 	n, k := newHooked(t, handOffs())
 	h := &posting{peer: n.connect("2025-11-25", nil)}
-	first := tellOf(t, toldAs(h.post(k.call(`"a"`, "hold", `{"key":"a"}`))))
-	second := tellOf(t, toldAs(h.post(k.call(`"b"`, "hold", `{"key":"b"}`))))
+	first := tellOf(t, mcptest.Parse(h.post(k.call(`"a"`, "hold", `{"key":"a"}`)).response()))
+	second := tellOf(t, mcptest.Parse(h.post(k.call(`"b"`, "hold", `{"key":"b"}`)).response()))
 	if first.Status != handoff.Working || second.Status != handoff.Working {
 		t.Fatalf("%s and %s", first.raw.Raw, second.raw.Raw)
 	}
@@ -889,7 +882,7 @@ func TestHandOffWebhookLost(t *testing.T) {
 	}
 	f := newFarm(t, 2, c)
 	h := &posting{peer: f.nodes[0].connect("2025-11-25", nil)}
-	is := tellOf(t, toldAs(h.post((&hooks{url: "https://h"}).call(`"a"`, "hold", `{"key":"a"}`))))
+	is := tellOf(t, mcptest.Parse(h.post((&hooks{url: "https://h"}).call(`"a"`, "hold", `{"key":"a"}`)).response()))
 	if is.Status != handoff.Working {
 		t.Fatalf("%s", is.raw.Raw)
 	}
@@ -906,9 +899,6 @@ func TestHandOffWebhookLost(t *testing.T) {
 		t.Error("the next node has not told it")
 	}
 }
-
-// toldAs returns the response of a reply.
-func toldAs(r reply) jsonrpc.Message { return mcptest.Parse(lastSaid(r)) }
 
 // The answer to a cancellation comes only once the store has the call's end, also while another append is under way.
 func TestHandOffCancelStored(t *testing.T) {

@@ -24,14 +24,14 @@ func TestHandOffModernResume(t *testing.T) {
 	_ = w.c.Close()
 	var handles []string
 	for range 2 {
-		handles = append(handles, tellOf(t, toldAs(p.comes(token, comesBack).all())).Handle)
+		handles = append(handles, tellOf(t, mcptest.Parse(p.comes(token, comesBack).all().response())).Handle)
 	}
 	held.Result(result("whole"))
 	h := &modernHost{peer: p}
 	if end := waitFor(t, h, handles[0], handoff.Completed); end.text != "whole" || handles[1] != handles[0] {
 		t.Errorf("handles %q, and at the end %s", handles, end.raw.Raw)
 	}
-	if is := tellOf(t, toldAs(p.comes(token, comesBack).all())); is.Handle != handles[0] {
+	if is := tellOf(t, mcptest.Parse(p.comes(token, comesBack).all().response())); is.Handle != handles[0] {
 		t.Errorf("after the end: %s", is.raw.Raw)
 	}
 	if n.runs("k") != 1 {

@@ -405,6 +405,29 @@ func (r reply) events() []sse.Event {
 	}
 }
 
+// parts returns the messages of an answer of either form: the responses, and the others.
+func (r reply) parts() (responses, others []string) {
+	if !strings.HasPrefix(r.header.Get("Content-Type"), "text/event-stream") {
+		return []string{string(r.body)}, nil
+	}
+	for _, ev := range r.events() {
+		switch {
+		case len(ev.Data) == 0:
+		case jsonrpc.Field(ev.Data, "method") == nil:
+			responses = append(responses, string(ev.Data))
+		default:
+			others = append(others, string(ev.Data))
+		}
+	}
+	return responses, others
+}
+
+// response returns the responses in an answer.
+func (r reply) response() string {
+	responses, _ := r.parts()
+	return strings.Join(responses, "")
+}
+
 func (p *peer) headers(extra ...string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Host: %s\r\nAccept: application/json, text/event-stream\r\nContent-Type: application/json\r\n", p.n.addr)

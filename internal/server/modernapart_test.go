@@ -102,7 +102,7 @@ func TestModernState(t *testing.T) {
 		good := of(state)
 		good.id, good.params = `"c2"`, with(good.params, `"_meta":{"progressToken":1}`)
 		is := b.do(good)
-		if !strings.HasPrefix(is.text(), `answered {"action":"accept"} in `) || string(jsonrpc.Field(is.response(), "id")) != `"c2"` {
+		if !strings.HasPrefix(is.text(), `answered {"action":"accept"} in `) || string(jsonrpc.Field([]byte(is.response()), "id")) != `"c2"` {
 			t.Fatalf("after all that: %d %s", is.status, is.body)
 		}
 		refused("used again", good)
@@ -218,7 +218,7 @@ func TestModernStateIsNoTask(t *testing.T) {
 		asks := wish{who: "alice", params: tool("ask", "k"), caps: `{"elicitation":{}}`}
 		state, retry := b.do(asks).state(t)
 		holds := wish{who: "alice", params: tool("hold", "h"), caps: aware}
-		id := jsonrpc.String(jsonrpc.Field(b.do(holds).response(), "result", "taskId"))
+		id := jsonrpc.String(jsonrpc.Field([]byte(b.do(holds).response()), "result", "taskId"))
 		seal, parts := id[:strings.LastIndexByte(id, '.')], strings.Split(state, ".")
 		asks.params = with(asks.params, strings.Replace(retry, state, "holdfast."+seal+"."+strings.Join(parts[3:], "."), 1))
 		if is := b.do(asks); is.code() != codeParams {
@@ -232,7 +232,7 @@ func TestModernStateIsNoTask(t *testing.T) {
 			}
 		}
 		get.params = fmt.Sprintf(`{"taskId":%q}`, id)
-		if is := b.do(get); jsonrpc.String(jsonrpc.Field(is.response(), "result", "status")) != "working" {
+		if is := b.do(get); jsonrpc.String(jsonrpc.Field([]byte(is.response()), "result", "status")) != "working" {
 			t.Errorf("the task: %d %s", is.status, is.body)
 		}
 		get.who = "bob"

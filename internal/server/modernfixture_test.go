@@ -267,68 +267,46 @@ func (a wish) request(ctx context.Context) *http.Request {
 	return r
 }
 
-// An answered is the answer to a request.
-type answered struct {
-	status int
-	body   []byte
-	header http.Header
-}
-
 // do makes a request, and returns its answer.
-func (b *bubble) do(a wish) answered {
+func (b *bubble) do(a wish) reply {
 	b.t.Helper()
 	_, answer := b.begin(a)
 	return <-answer
 }
 
 // begin begins a request. leave makes its client leave, and answer gets the answer when the handler returns.
-func (b *bubble) begin(a wish) (leave context.CancelFunc, answer <-chan answered) {
+func (b *bubble) begin(a wish) (leave context.CancelFunc, answer <-chan reply) {
 	b.t.Helper()
 	ctx, leave := context.WithCancel(b.t.Context())
-	come := make(chan answered, 1)
+	come := make(chan reply, 1)
 	go func() {
 		w := httptest.NewRecorder()
 		b.ServeHTTP(w, a.request(ctx))
-		come <- answered{w.Code, w.Body.Bytes(), w.Header()}
+		come <- reply{status: w.Code, header: w.Header(), body: w.Body.Bytes(), whole: true}
 	}()
 	return leave, come
 }
 
-// response returns the response in an answer, which may be a stream of events; nil if there is
-// none.
-func (a answered) response() []byte {
-	if !strings.HasPrefix(a.header.Get("Content-Type"), "text/event-stream") {
-		return a.body
-	}
-	all := reply{body: a.body}.events()
-	for i := len(all) - 1; i >= 0; i-- {
-		if jsonrpc.Field(all[i].Data, "method") == nil && len(all[i].Data) > 0 {
-			return all[i].Data
-		}
-	}
-	return nil
-}
-
 // text returns the text in a tool's result, or the whole response if it is none.
-func (a answered) text() string {
+func (a reply) text() string {
 	var content []struct{ Text string }
-	if json.Unmarshal(jsonrpc.Field(a.response(), "result", "content"), &content) == nil && len(content) == 1 {
+	if json.Unmarshal(jsonrpc.Field([]byte(a.response()), "result", "content"), &content) == nil && len(content) == 1 {
 		return content[0].Text
 	}
-	return string(a.response())
+	return a.response()
 }
 
 // code returns the code of the error in an answer, or 0.
-func (a answered) code() (code int) {
-	_ = json.Unmarshal(jsonrpc.Field(a.response(), "error", "code"), &code)
+func (a reply) code() (code int) {
+	_ = json.Unmarshal(jsonrpc.Field([]byte(a.response()), "error", "code"), &code)
 	return code
 }
 
 // state returns the requestState of an InputRequiredResult, and the members for a retry that
 // answers its questions.
-func (a answered) state(t *testing.T) (state, retry string) {
+func (a reply) state(t *testing.T) (state, retry string) {
 	t.Helper()
-	result := jsonrpc.Field(a.response(), "result")
+	result := jsonrpc.Field([]byte(a.response()), "result")
 	state = jsonrpc.String(jsonrpc.Field(result, "requestState"))
 	if state == "" || jsonrpc.String(jsonrpc.Field(result, "resultType")) != "input_required" {
 		t.Fatalf("it asks for nothing: %d %s", a.status, a.body)

@@ -53,7 +53,7 @@ func TestModernKeysOfNobody(t *testing.T) {
 				key := "of-" + mine
 				args := func(what string) string { return fmt.Sprintf(`{"key":%q}`, key+what) }
 				for i, p := range []*peer{at[0], at[1], at[0]} {
-					if r := p.by(mine).under(key).callModern("steps", args("")).all(); !strings.Contains(lastSaid(r), `"done"`) || f.runs(key) != 1 {
+					if r := p.by(mine).under(key).callModern("steps", args("")).all(); !strings.Contains(r.response(), `"done"`) || f.runs(key) != 1 {
 						t.Errorf("%q, time %d: %d %s, ran %d times", mine, i, r.status, r.body, f.runs(key))
 					}
 				}
@@ -68,7 +68,7 @@ func TestModernKeysOfNobody(t *testing.T) {
 						}
 					}
 					what := "-by-" + other
-					if r := at[1].by(other).under(key).callModern("steps", args(what)).all(); !strings.Contains(lastSaid(r), `"done"`) || f.runs(key+what) != 1 {
+					if r := at[1].by(other).under(key).callModern("steps", args(what)).all(); !strings.Contains(r.response(), `"done"`) || f.runs(key+what) != 1 {
 						t.Errorf("another request of %q under the key of %q: %d %s", other, mine, r.status, r.body)
 					}
 				}
@@ -84,7 +84,7 @@ func TestModernKeysOfNobody(t *testing.T) {
 				t.Fatalf("others have cancelled: %d calls in flight", n)
 			}
 			at[1].by("a").under("held").cancelKeyed()
-			if r := w.all(); !strings.Contains(lastSaid(r), "cancelled") || inFlight(f) != 0 {
+			if r := w.all(); !strings.Contains(r.response(), "cancelled") || inFlight(f) != 0 {
 				t.Errorf("%d %s", r.status, r.body)
 			}
 		})

@@ -166,7 +166,7 @@ func TestModernResumeAsks(t *testing.T) {
 		if when == "before" {
 			f.nodes[0].ask(held, "?")
 		}
-		asked := jsonrpc.Field([]byte(lastSaid(other.comes(token, asksToo).all())), "result")
+		asked := jsonrpc.Field([]byte(other.comes(token, asksToo).all().response()), "result")
 		state := jsonrpc.String(jsonrpc.Field(asked, "requestState"))
 		for what, wrong := range map[string]reply{
 			"bound to a request": other.modern("tools/call", "hold", params+`,`+answering(asked, strings.TrimSuffix(state, ".free"))+`}`, asksToo),
@@ -176,7 +176,7 @@ func TestModernResumeAsks(t *testing.T) {
 				t.Errorf("%s the question, %s: %d %s", when, what, wrong.status, wrong.body)
 			}
 		}
-		if r := other.modern("tools/call", "hold", params+`,`+answering(asked, state)+`}`, asksToo); !strings.Contains(lastSaid(r), "accept") || f.runs(when) != 1 {
+		if r := other.modern("tools/call", "hold", params+`,`+answering(asked, state)+`}`, asksToo); !strings.Contains(r.response(), "accept") || f.runs(when) != 1 {
 			t.Fatalf("%s the question: asked %s, and then %d %s, %d runs", when, asked, r.status, r.body, f.runs(when))
 		}
 	}
@@ -187,11 +187,11 @@ func TestModernResumeAsks(t *testing.T) {
 	held := f.nodes[0].release(1)[0]
 	_ = w.c.Close()
 	f.nodes[0].ask(held, "?")
-	asked := jsonrpc.Field([]byte(lastSaid(other.comes(token, asksToo).all())), "result")
+	asked := jsonrpc.Field([]byte(other.comes(token, asksToo).all().response()), "result")
 	f.nodes[0].kill()
 	w = other.modernOpen("tools/call", "safe_hold", safe+`,`+answering(asked, jsonrpc.String(jsonrpc.Field(asked, "requestState")))+`}`, asksToo)
 	f.nodes[1].release(1)[0].Result(result("again")) // the call is retry-safe and had no answer yet, so it runs again
-	if r := w.all(); !strings.Contains(lastSaid(r), "again") || f.runs("safe") != 2 {
+	if r := w.all(); !strings.Contains(r.response(), "again") || f.runs("safe") != 2 {
 		t.Errorf("after its node was lost: %d %s, %d runs", r.status, r.body, f.runs("safe"))
 	}
 }
@@ -200,7 +200,7 @@ func TestModernResumeAsks(t *testing.T) {
 func TestModernStateStaysBound(t *testing.T) {
 	t.Parallel()
 	p := &peer{n: newNode(t, config{})}
-	asked := jsonrpc.Field([]byte(lastSaid(p.callModern("ask", `{}`).all())), "result")
+	asked := jsonrpc.Field([]byte(p.callModern("ask", `{}`).all().response()), "result")
 	retry := answering(asked, jsonrpc.String(jsonrpc.Field(asked, "requestState"))+".free")
 	if r := p.modern("tools/call", "ask", `{"name":"ask","arguments":{"other":1},`+retry+`}`, `{"elicitation":{}}`); told(t, r).Error == nil {
 		t.Errorf("another request: %d %s", r.status, r.body)

@@ -68,16 +68,8 @@ type response struct {
 // told returns the response at the end of a reply.
 func told(t testing.TB, r reply) (m response) {
 	t.Helper()
-	body := r.body
-	if strings.HasPrefix(r.header.Get("Content-Type"), "text/event-stream") {
-		all := r.events()
-		if len(all) == 0 {
-			t.Fatalf("no events: %d %q", r.status, r.body)
-		}
-		body = all[len(all)-1].Data
-	}
-	if err := json.Unmarshal(body, &m); err != nil {
-		t.Fatalf("%d %q: %v", r.status, body, err)
+	if err := json.Unmarshal([]byte(r.response()), &m); err != nil {
+		t.Fatalf("%d %q: %v", r.status, r.body, err)
 	}
 	return m
 }
