@@ -116,14 +116,6 @@ func TestAskedAgain(t *testing.T) {
 	})
 }
 
-// cut ends the connection.
-func (w *wire) cut(how cut) {
-	if how == rst {
-		_ = w.c.SetLinger(0)
-	}
-	w.c.Close()
-}
-
 // A request is a call of its own, although an equal one is in flight: if the other client is connected, if it
 // is of another conversation of the host, or if its tool may run twice.
 func TestNotAskedAgain(t *testing.T) {

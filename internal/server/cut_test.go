@@ -348,7 +348,7 @@ func TestToldOnce(t *testing.T) {
 	}
 	pass(t, 500*time.Millisecond) // an answer would come again after 50 ms
 	for i, w := range listening {
-		peers[i].unrelated("new")
+		peers[i].note("new")
 		if ev := w.message(); !strings.Contains(string(ev.Data), "new") {
 			t.Errorf("%s: told again: %s", peers[i].version, ev.Data)
 		}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/coder/websocket"
 
-	"holdfast/backend"
+	"holdfast/backend/message"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
@@ -440,9 +440,12 @@ func TestDuplexSessionEnds(t *testing.T) {
 // TestDuplexPanic is a backend that panics: the call fails, and the connection goes on.
 func TestDuplexPanic(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, config{
-		backend: panics{},
-	})
+	n := newNode(t, config{backend: message.New(message.HandlerFunc(func(x *message.Exchange) {
+		if x.Method == "panic" {
+			panic("as asked")
+		}
+		(newScript()).Serve(x)
+	}))})
 	c := openSocket(n, 0)
 	c.begin("2025-11-25", "")
 	for range 2 {
@@ -450,26 +453,6 @@ func TestDuplexPanic(t *testing.T) {
 		c.fails("1", jsonrpc.CodeInternal, "the server's handler of panic panicked")
 	}
 }
-
-type panics struct{}
-
-func (panics) Open(_ context.Context, _ backend.Start, sink backend.Sink) (backend.Conn, error) {
-	return panicking{sink}, nil
-}
-
-type panicking struct{ sink backend.Sink }
-
-func (p panicking) Deliver(in backend.Inbound) error {
-	switch in.Method {
-	case "initialize":
-		p.sink.Emit(in.Call, mcptest.Parse(`{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25"}}`))
-	case "panic":
-		panic("as asked")
-	}
-	return nil
-}
-
-func (panicking) Close() error { return nil }
 
 // TestDuplexGoroutines counts the goroutines of a quiet connection, two, and of calls: one more
 // for each call with a stream, and none for a light call.

@@ -25,7 +25,7 @@ type counted struct {
 }
 
 func newCounted() *counted {
-	return &counted{Backend: message.New(&script{runs: map[string]int{}})}
+	return &counted{Backend: message.New(newScript())}
 }
 
 func (b *counted) Open(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
@@ -142,19 +142,14 @@ func TestInitializeNotOpened(t *testing.T) {
 	c.w.c.Close()
 }
 
-// refusing answers each request with an error.
-type refusing struct{}
-
-func (refusing) Serve(x *message.Exchange) {
-	if x.Kind == jsonrpc.Request {
-		x.Error(jsonrpc.Errorf(jsonrpc.CodeInternal, "no such luck"))
-	}
-}
-
 // An initialize that is answered with an error leaves no session, and names none.
 func TestInitializeFails(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, config{backend: message.New(refusing{})})
+	n := newNode(t, config{backend: message.New(message.HandlerFunc(func(x *message.Exchange) {
+		if x.Kind == jsonrpc.Request {
+			x.Error(jsonrpc.Errorf(jsonrpc.CodeInternal, "no such luck"))
+		}
+	}))})
 	p := &peer{n: n, version: "2025-11-25"}
 	r := p.post(initialize0)
 	if r.status != 200 || !strings.Contains(string(r.body), "no such luck") {

@@ -1,9 +1,9 @@
 package server_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -51,28 +51,13 @@ func (p *peer) craft(c crafted) *wire {
 	for name, line := range c.head {
 		head[name] = line
 	}
-	if c.method == "" {
-		c.method = "POST"
-	}
-	if c.target == "" {
-		c.target = "/mcp"
-	}
-	text := c.method + " " + c.target + " HTTP/1.1\r\n"
+	text := cmp.Or(c.method, "POST") + " " + cmp.Or(c.target, "/mcp") + " HTTP/1.1\r\n"
 	for _, line := range head {
 		if line != "" {
 			text += line + "\r\n"
 		}
 	}
-	conn, err := net.Dial("tcp", p.n.addr)
-	if err != nil {
-		p.n.t.Fatal(err)
-	}
-	if _, err := fmt.Fprint(conn, text, "\r\n", c.body); err != nil {
-		p.n.t.Fatal(err)
-	}
-	w := &wire{t: p.n.t, c: conn.(*net.TCPConn)}
-	p.n.t.Cleanup(func() { w.c.Close() })
-	return w
+	return p.send(text + "\r\n" + c.body)
 }
 
 // refused checks that an answer is a JSON-RPC error about the HTTP request, with a text that

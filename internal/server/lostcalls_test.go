@@ -121,17 +121,11 @@ func TestOnlyTheLast(t *testing.T) {
 	}
 	pass(t, 500*time.Millisecond) // an answer would come again after 50 ms
 	for i, w := range back {
-		peers[i].unrelated("new")
+		peers[i].note("new")
 		if ev := w.message(); !strings.Contains(string(ev.Data), "new") {
 			t.Errorf("%s: told again: %s", peers[i].version, ev.Data)
 		}
 	}
-}
-
-// unrelated has the server send a message that belongs to no call.
-func (p *peer) unrelated(text string) {
-	p.n.t.Helper()
-	p.post(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/unrelated","params":{"data":%q}}`, text))
 }
 
 // TestContinuedFromWhatIsKept is a client that comes back with its session id alone, when the

@@ -88,7 +88,7 @@ func newNode(t testing.TB, c config) *node {
 	if c.server.Logger == nil {
 		c.server.Logger = slog.New(slog.DiscardHandler)
 	}
-	n := &node{t: t, script: &script{runs: map[string]int{}}, store: memory.New(c.memory), lists: c.backend == nil}
+	n := &node{t: t, script: newScript(), store: memory.New(c.memory), lists: c.backend == nil}
 	if c.life > 0 {
 		c.session.Revival = revival.New(revival.Options{Life: c.life, Keys: []sessionid.Key{{1}}, Dir: c.dir})
 	}
@@ -163,6 +163,8 @@ type steps struct {
 	// steps meet readers at any point.
 	Jitter int `json:"jitter"`
 }
+
+func newScript() *script { return &script{runs: map[string]int{}} }
 
 func (s *script) Serve(x *message.Exchange) {
 	switch {
@@ -452,25 +454,30 @@ func (p *peer) post(body string, extra ...string) reply {
 // open sends a request and returns the connection on which its answer comes.
 func (p *peer) open(method, target, body string, extra ...string) *wire {
 	p.n.t.Helper()
-	addr := p.via
-	if addr == "" {
-		addr = p.n.addr
-	}
-	c, err := net.Dial("tcp", addr)
-	if err != nil {
-		p.n.t.Fatal(err)
-	}
+	return p.send(p.request(method, target, body, extra...))
+}
+
+// request returns the text of a request.
+func (p *peer) request(method, target, body string, extra ...string) string {
 	length := ""
 	if body != "" {
 		length = "Content-Length: " + strconv.Itoa(len(body)) + "\r\n"
 	}
-	_, err = fmt.Fprintf(c, "%s %s HTTP/1.1\r\n%s%s\r\n%s", method, target, p.headers(extra...), length, body)
+	return fmt.Sprintf("%s %s HTTP/1.1\r\n%s%s\r\n%s", method, target, p.headers(extra...), length, body)
+}
+
+// send sends a text on a connection of its own.
+func (p *peer) send(text string) *wire {
+	p.n.t.Helper()
+	c, err := net.Dial("tcp", cmp.Or(p.via, p.n.addr))
 	if err != nil {
 		p.n.t.Fatal(err)
 	}
-	w := &wire{t: p.n.t, c: c.(*net.TCPConn)}
-	p.n.t.Cleanup(func() { w.c.Close() })
-	return w
+	p.n.t.Cleanup(func() { c.Close() })
+	if _, err := io.WriteString(c, text); err != nil {
+		p.n.t.Fatal(err)
+	}
+	return &wire{t: p.n.t, c: c.(*net.TCPConn)}
 }
 
 // wire is a connection with one answer.
@@ -544,15 +551,20 @@ func (w *wire) atMost(n int, how cut) (r reply) {
 		r.body, err = io.ReadAll(res.Body)
 		r.whole = err == nil
 	}
+	w.cut(how)
+	return r
+}
+
+// cut ends the connection, or stops to read it.
+func (w *wire) cut(how cut) {
 	switch how {
-	case fin:
-		w.c.Close()
 	case rst:
 		_ = w.c.SetLinger(0)
-		w.c.Close()
+		fallthrough
+	case fin:
+		_ = w.c.Close()
 	case ghost: // the connection stays open, and is not read
 	}
-	return r
 }
 
 type cut int

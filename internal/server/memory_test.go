@@ -1,10 +1,8 @@
 package server_test
 
 import (
-	"bufio"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -21,34 +19,22 @@ import (
 // line is a connection on which a client makes one request after the other.
 type line struct {
 	*peer
-	c net.Conn
-	r *bufio.Reader
+	*wire
 }
 
-func (p *peer) line() *line {
-	c, err := net.Dial("tcp", p.n.addr)
-	if err != nil {
-		p.n.t.Fatal(err)
-	}
-	p.n.t.Cleanup(func() { c.Close() })
-	return &line{p, c, bufio.NewReader(c)}
-}
+func (p *peer) line() *line { return &line{p, p.send("")} }
 
 // ask makes a request and reads its answer.
 func (l *line) ask(body string, header ...string) reply {
-	l.n.t.Helper()
-	_, err := fmt.Fprintf(l.c, "POST /mcp HTTP/1.1\r\n%sContent-Length: %d\r\n\r\n%s", l.headers(header...), len(body), body)
-	if err != nil {
-		l.n.t.Fatal(err)
+	l.t.Helper()
+	if _, err := io.WriteString(l.c, l.request("POST", "/mcp", body, header...)); err != nil {
+		l.t.Fatal(err)
 	}
-	_ = l.c.SetReadDeadline(time.Now().Add(2 * time.Minute))
-	res, err := http.ReadResponse(l.r, nil)
-	if err != nil {
-		l.n.t.Fatal(err)
-	}
+	l.res = nil
+	res := l.head()
 	text, err := io.ReadAll(res.Body)
 	if err != nil {
-		l.n.t.Fatal(err)
+		l.t.Fatal(err)
 	}
 	return reply{status: res.StatusCode, header: res.Header, body: text, whole: true}
 }

@@ -59,7 +59,7 @@ func TestModernState(t *testing.T) {
 		}
 		of := func(state string) wish {
 			a := asks
-			a.params = with(a.params, strings.Replace(retry, fmt.Sprintf("%q", b.stateOf(retry)), fmt.Sprintf("%q", state), 1))
+			a.params = with(a.params, strings.Replace(retry, string(jsonrpc.Field([]byte("{"+retry+"}"), "requestState")), fmt.Sprintf("%q", state), 1))
 			return a
 		}
 		for _, who := range []string{"bob", "", "alice\x00", "Alice"} {
@@ -110,11 +110,6 @@ func TestModernState(t *testing.T) {
 			t.Errorf("it ran %d times", got)
 		}
 	})
-}
-
-// stateOf returns the requestState among the members of a retry.
-func (b *bubble) stateOf(retry string) string {
-	return jsonrpc.String(jsonrpc.Field([]byte("{"+retry+"}"), "requestState"))
 }
 
 // TestModernStateExpires has a client that comes back in time, and one that comes too late: its call was cancelled, and its requestState is refused.

@@ -80,23 +80,15 @@ func TestModernKeysOfNobody(t *testing.T) {
 					p.by(other).under("held").cancelKeyed()
 				}
 			}
-			if n := inFlight(f); n != 1 {
+			if n := f.calls(); n != 1 {
 				t.Fatalf("others have cancelled: %d calls in flight", n)
 			}
 			at[1].by("a").under("held").cancelKeyed()
-			if r := w.all(); !strings.Contains(r.response(), "cancelled") || inFlight(f) != 0 {
+			if r := w.all(); !strings.Contains(r.response(), "cancelled") || f.calls() != 0 {
 				t.Errorf("%d %s", r.status, r.body)
 			}
 		})
 	}
-}
-
-// inFlight returns the number of calls in flight on all nodes.
-func inFlight(f *farm) (n int) {
-	for _, one := range f.nodes {
-		n += one.sessions.Calls()
-	}
-	return n
 }
 
 // TestModernKeysOfTenants has clients without a principal and a token: their keys are apart if their addresses differ, of IPv6 in the first 64 bits.

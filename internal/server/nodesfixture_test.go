@@ -85,7 +85,7 @@ func (f *farm) start(c config) *farmNode {
 		c.server.Logger = logger
 	}
 	n := &farmNode{
-		node:   &node{t: f.t, script: &script{runs: map[string]int{}}, store: memory.New(memory.Options{}), lists: c.backend == nil},
+		node:   &node{t: f.t, script: newScript(), store: memory.New(memory.Options{}), lists: c.backend == nil},
 		handle: handle,
 		store:  durable.New(handle, durable.Options{Patience: cmp.Or(c.patience, 10*time.Second), Logger: c.server.Logger}),
 	}

@@ -279,10 +279,6 @@ func (c *talker) policy(id string) string {
 	return jsonrpc.String(jsonrpc.Field(data, "params", "resumeToken"))
 }
 
-func resume(id, token string) string {
-	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"requests/resume","params":{"resumeToken":%q}}`, id, token)
-}
-
 // TestDuplexRoams resumes a call on other connections and in other sessions, over each transport.
 func TestDuplexRoams(t *testing.T) {
 	t.Parallel()
@@ -301,7 +297,7 @@ func TestDuplexRoams(t *testing.T) {
 		// Over HTTP, in another session, and in none.
 		p := n.connect("2025-11-25", http.Header{"Authorization": {"Bearer me"}})
 		for _, from := range []*peer{p, {n: n, version: "2025-11-25", header: p.header}} {
-			w := from.open("POST", "/mcp", resume("1", token), "Last-Event-ID: "+last)
+			w := from.open("POST", "/mcp", again("1", token), "Last-Event-ID: "+last)
 			if ev := w.message(); !strings.Contains(string(ev.Data), `"progress":2,`) {
 				t.Errorf("after %s comes %s", last, ev.Data)
 			}
@@ -311,7 +307,7 @@ func TestDuplexRoams(t *testing.T) {
 		for _, other := range dialers {
 			d := other(n, 0, me)
 			d.begin("2025-11-25", resumes)
-			d.say(resume("1", token))
+			d.say(again("1", token))
 			d.policy("1")
 			for i := 1; i <= step; i++ {
 				d.hears(fmt.Sprintf(`"progress":%d,`, i))
@@ -332,7 +328,7 @@ func TestDuplexRoams(t *testing.T) {
 		c.hears(`"id":1`, "one")
 		d := open(n, 0, me) // a call that has ended can be resumed too
 		d.begin("2025-11-25", resumes)
-		d.say(resume("1", token))
+		d.say(again("1", token))
 		d.policy("1")
 		for i := 1; i <= step; i++ {
 			d.hears(fmt.Sprintf(`"progress":%d,`, i))
@@ -387,17 +383,17 @@ func TestDuplexClashes(t *testing.T) {
 		c.say(callAs("1", "hold", `{}`))
 		own := c.policy("1")
 		held = append(held, n.release(1)...)
-		c.say(resume("1", tokens[0]))
+		c.say(again("1", tokens[0]))
 		c.fails("1", codeInvalid, "on another")
-		c.say(resume("1", own))
+		c.say(again("1", own))
 		c.policy("1")
 		held[2].Result(result("own"))
 		c.hears(`"id":1`, "own")
 
-		c.say(resume("1", tokens[0]))
+		c.say(again("1", tokens[0]))
 		c.policy("1")
 		for _, token := range []string{tokens[1], own} {
-			c.say(resume("1", token))
+			c.say(again("1", token))
 			c.fails("1", codeInvalid, "on another")
 		}
 		c.say(callAs("1", "echo", `{}`))
@@ -429,11 +425,11 @@ func TestDuplexTokens(t *testing.T) {
 			d.say(text)
 			d.fails(id, jsonrpc.CodeInvalidParams, "")
 		}
-		try(thief, "1", resume("1", token))
-		try(c, "2", resume("2", token))
-		try(c, `"1"`, resume(`"1"`, token))
-		try(c, "1", resume("1", token[:len(token)-1]+"x"))
-		try(c, "1", resume("1", ""))
+		try(thief, "1", again("1", token))
+		try(c, "2", again("2", token))
+		try(c, `"1"`, again(`"1"`, token))
+		try(c, "1", again("1", token[:len(token)-1]+"x"))
+		try(c, "1", again("1", ""))
 		try(c, "1", `{"jsonrpc":"2.0","id":1,"method":"requests/resume"}`)
 		try(thief, "9", `{"jsonrpc":"2.0","id":9,"method":"requests/getStatus","params":{"requestId":1,"resumeToken":"`+token+`"}}`)
 		try(c, "1", `{"jsonrpc":"2.0","id":1,"method":"requests/resume","params":{"resumeToken":"`+token+`","_meta":{"holdfast/lastEventId":"nonsense"}}}`)
@@ -456,7 +452,7 @@ func TestDuplexTokens(t *testing.T) {
 		n.release(1)
 		d.say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2,"_meta":{"holdfast/resumeToken":"` + token + `"}}}`)
 		c.fails("2", jsonrpc.CodeServer, "cancelled")
-		d.say(resume("2", token))
+		d.say(again("2", token))
 		d.policy("2")
 		d.fails("2", jsonrpc.CodeServer, "cancelled")
 	})
@@ -512,7 +508,7 @@ func TestSocketLeaves(t *testing.T) {
 		}
 		held.Result(result("late"))
 		d := openSocket(n, 0, "Mcp-Session-Id: "+c.id)
-		d.say(resume("1", token))
+		d.say(again("1", token))
 		d.policy("1")
 		d.hears("late")
 	}
@@ -608,7 +604,7 @@ func TestSocketLeavesAnnounced(t *testing.T) {
 		if begun { // the message is not lost
 			d := openSocket(n, 0)
 			d.begin("2025-11-25", resumes)
-			d.say(resume("2", token))
+			d.say(again("2", token))
 			d.policy("2")
 			d.hears("notifications/progress", `"progress":1,`)
 			held[1].Result(result("late"))

@@ -298,7 +298,7 @@ func TestNoLegacyTasks(t *testing.T) {
 		"older revision": {"2025-06-18", ""}, "tasks of the backend": {"2025-11-25", `"tasks":{"requests":{"tools":{"call":{}}}},`},
 	} {
 		c := legacyTasksConfig()
-		inner := &script{runs: map[string]int{}}
+		inner := newScript()
 		c.backend = message.New(message.HandlerFunc(func(e *message.Exchange) {
 			if e.Method == "initialize" {
 				e.Result(fmt.Appendf(nil, `{"protocolVersion":%q,"capabilities":{%s"tools":{}}}`, x.version, x.own))
