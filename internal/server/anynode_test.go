@@ -23,13 +23,7 @@ func anyNode(role server.Role) config {
 }
 
 // asksAt returns a client at a node, with a name, and of one of the eras.
-func asksAt(n *farmNode, who string, modern bool) asker {
-	p := &peer{n: n.node, header: http.Header{"Authorization": {"Bearer " + who}}}
-	if !modern {
-		p = n.connect("2025-11-25", p.header)
-	}
-	return asker{p, modern}
-}
+func asksAt(n *farmNode, who string, modern bool) asker { return newAsker(n.node, byName(who), modern) }
 
 // sentence describes a call that is made at one node, cut, and made again at another.
 type sentence struct {

@@ -33,6 +33,13 @@ type asker struct {
 	modern bool
 }
 
+func newAsker(n *node, header http.Header, modern bool) asker {
+	if modern {
+		return asker{&peer{n: n, header: header}, true}
+	}
+	return asker{n.connect("2025-11-25", header), false}
+}
+
 func (a asker) ask(id, tool, arguments, meta string) *wire {
 	a.p.n.t.Helper()
 	if !a.modern {
@@ -58,11 +65,7 @@ func inBothEras(t *testing.T, do func(t *testing.T, n *node, a asker)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t, attaching)
-			p := &peer{n: n, header: http.Header{"Who": {"somebody"}}}
-			if !modern {
-				p = n.connect("2025-11-25", p.header)
-			}
-			do(t, n, asker{p, modern})
+			do(t, n, newAsker(n, http.Header{"Who": {"somebody"}}, modern))
 		})
 	}
 }

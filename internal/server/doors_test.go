@@ -20,14 +20,9 @@ func newDoors(t *testing.T) (f *farm, doors []*farmNode) {
 	for range 2 {
 		doors = append(doors, f.start(config{server: server.Options{Role: server.RoleDoor}}))
 	}
-	mcptest.Eventually(t, "the nodes to know each other", time.Minute, func() bool {
-		for _, d := range doors {
-			if len(d.member.Peers()) != 2 { // Peers lists no doors, which have no sessions
-				return false
-			}
-		}
-		return true
-	})
+	for _, door := range doors {
+		door.meets(2)
+	}
 	return f, doors
 }
 
@@ -175,7 +170,7 @@ func TestDoorsAlone(t *testing.T) {
 			t.Errorf("%s at a worker: %d %v %s", path, r.status, r.header, r.body)
 		}
 	}
-	mcptest.Eventually(t, "the door to know the worker", time.Minute, func() bool { return len(door.member.Peers()) == 1 })
+	door.meets(1)
 	p := door.connect("2025-11-25", nil)
 	if r := p.post(callAs("1", "echo", `{"text":"quick"}`)); !strings.Contains(string(r.body), "quick") {
 		t.Errorf("%d %s", r.status, r.body)
@@ -186,7 +181,7 @@ func TestDoorsAlone(t *testing.T) {
 		t.Errorf("after its worker was lost: %d %v %s", r.status, r.header, r.body)
 	}
 	other := f.start(config{server: server.Options{Role: server.RoleWorker}})
-	mcptest.Eventually(t, "the door to know the other worker", time.Minute, func() bool { return len(door.member.Peers()) == 1 })
+	door.meets(1)
 	if r := p.post(callAs("3", "echo", `{"text":"taken over"}`)); !strings.Contains(string(r.body), "taken over") || other.sessions.Sessions() != 1 {
 		t.Errorf("with another worker: %d %s", r.status, r.body)
 	}

@@ -53,7 +53,7 @@ func TestDoorsFigures(t *testing.T) {
 		f.start(config{server: server.Options{Role: role}, session: session.Options{Shared: session.Shared{Observers: observe.Observers{m}}}})
 	}
 	worker, door := f.nodes[0], f.nodes[1]
-	mcptest.Eventually(t, "the door to know its worker", time.Minute, func() bool { return len(door.member.Peers()) == 1 })
+	door.meets(1)
 	p := door.connect("2025-11-25", nil)
 	for i := range 3 {
 		p.post(callAs(fmt.Sprint(i+1), "echo", `{"text":"quick"}`))

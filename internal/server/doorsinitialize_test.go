@@ -126,9 +126,11 @@ func (x *initializeCase) run(t *testing.T) {
 		at = f.start(config{server: server.Options{Role: server.RoleDoor}})
 	}
 	for _, n := range f.nodes {
-		mcptest.Eventually(t, "the nodes to know each other", time.Minute, func() bool { return len(n.member.Peers()) >= len(servers)-1 })
+		n.meets(len(servers) - 1)
 	}
-	mcptest.Eventually(t, "the workers to be known", time.Minute, func() bool { return !x.door || len(at.member.Peers()) == len(servers) })
+	if x.door {
+		at.meets(len(servers))
+	}
 	p := &peer{n: at.node, version: "2025-11-25"}
 	w := p.open("POST", "/mcp", initialize0)
 	owner := 0

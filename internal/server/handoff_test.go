@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -25,10 +26,15 @@ import (
 
 // handOffs returns a config in which calls are handed off soon, except those of the tool steps.
 func handOffs() config {
+	return handOffsOf(func(tool string) bool { return tool == "steps" })
+}
+
+// handOffsOf returns a config in which calls are handed off soon, except those that take long, for which Holdfast waits an hour.
+func handOffsOf(long func(tool string) bool) config {
 	return config{session: session.Options{
 		Keep: 10 * time.Minute,
 		Addition: handles.New(func(_, tool string, _ known.Host) time.Duration {
-			if tool == "steps" {
+			if long(tool) {
 				return time.Hour
 			}
 			return 100 * time.Millisecond
@@ -81,10 +87,7 @@ type modernHost struct {
 func (p *modernHost) ask(method, params string) (jsonrpc.Message, []jsonrpc.Message) {
 	p.n.t.Helper()
 	name := jsonrpc.String(jsonrpc.Field([]byte(params), "name"))
-	if p.capabilities == "" {
-		p.capabilities = "{}"
-	}
-	return said(p.n.t, p.modern(method, name, params, p.capabilities))
+	return said(p.n.t, p.modern(method, name, params, cmp.Or(p.capabilities, "{}")))
 }
 
 // A talking host is a client on a connection that goes both ways.
@@ -516,24 +519,11 @@ func TestHandOffAsks(t *testing.T) {
 	})
 }
 
-// waitsLong returns handOffs, in which Holdfast's tools wait for an hour once waits is set.
-func waitsLong() (c config, waits *atomic.Bool) {
-	waits = new(atomic.Bool)
-	c = handOffs()
-	c.session.Addition = handles.New(func(string, string, known.Host) time.Duration {
-		if waits.Load() {
-			return time.Hour
-		}
-		return 100 * time.Millisecond
-	})
-	return c, waits
-}
-
 // A client that cancels a holdfast_wait after it got a question gets the same question from the next one.
 func TestHandOffAskedAgain(t *testing.T) {
 	t.Parallel()
-	c, waits := waitsLong()
-	n := newNode(t, c)
+	var waits atomic.Bool // so that holdfast_wait waits for long
+	n := newNode(t, handOffsOf(func(string) bool { return waits.Load() }))
 	h := &posting{peer: n.connect("2025-11-25", nil)}
 	is := handOff(t, h, "hold", `{}`)
 	waits.Store(true)
@@ -785,8 +775,8 @@ func TestHandOffAfterSession(t *testing.T) {
 // that was handed off, and not to the holdfast_wait beside it, which the server does not know.
 func TestHandOffAskedBesideWait(t *testing.T) {
 	t.Parallel()
-	c, long := waitsLong()
-	n := newNode(t, c)
+	var long atomic.Bool
+	n := newNode(t, handOffsOf(func(string) bool { return long.Load() }))
 	h := &posting{peer: n.connect("2025-11-25", nil)}
 	is := handOff(t, h, "hold", `{}`)
 	long.Store(true) // else holdfast_wait would end before the test has seen it wait

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -225,15 +226,7 @@ func with(params string, more string) string {
 
 // request returns the HTTP request.
 func (a wish) request(ctx context.Context) *http.Request {
-	if a.id == "" {
-		a.id = `"c1"`
-	}
-	if a.method == "" {
-		a.method = "tools/call"
-	}
-	if a.caps == "" {
-		a.caps = "{}"
-	}
+	a.id, a.method, a.caps = cmp.Or(a.id, `"c1"`), cmp.Or(a.method, "tools/call"), cmp.Or(a.caps, "{}")
 	meta := `{` + metaVersion + `}`
 	set := func(to, value string, path ...string) string {
 		text, _ := jsonrpc.Set([]byte(to), []byte(value), path...)

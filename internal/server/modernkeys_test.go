@@ -41,7 +41,7 @@ func TestModernKeysOfNobody(t *testing.T) {
 		"a door and another node": func(t *testing.T) (*farm, []*peer) {
 			f := newFarm(t, 1, c)
 			door := f.start(config{server: server.Options{Principal: nobody, Role: server.RoleDoor}})
-			mcptest.Eventually(t, "the door to know the node", time.Minute, func() bool { return len(door.member.Peers()) == 1 })
+			door.meets(1)
 			return f, []*peer{{n: door.node}, {n: f.nodes[0].node}}
 		},
 	}

@@ -26,7 +26,7 @@ func (p *peer) under(key string) *peer {
 
 func (p *peer) callModern(name, arguments string) *wire {
 	p.n.t.Helper()
-	return p.modernOpen("tools/call", name, fmt.Sprintf(`{"name":%q,"arguments":%s}`, name, arguments), `{"elicitation":{}}`)
+	return p.modernOpen("tools/call", name, toolCall(name, arguments), `{"elicitation":{}}`)
 }
 
 // TestModernDrain sends modern requests to a node that is drained: another node serves them, once.

@@ -19,15 +19,14 @@ const comesBack = `{"extensions":{"holdfast/resumableRequests":{}}}`
 // begun makes a modern call that can be resumed, and returns its token.
 func (p *peer) begun(tool, arguments string) (*wire, string) {
 	p.n.t.Helper()
-	w := p.modernOpen("tools/call", tool, fmt.Sprintf(`{"name":%q,"arguments":%s}`, tool, arguments), comesBack)
+	w := p.modernOpen("tools/call", tool, toolCall(tool, arguments), comesBack)
 	return w, w.token()
 }
 
 // comes resumes such a call.
 func (p *peer) comes(token, capabilities string, extra ...string) *wire {
 	p.n.t.Helper()
-	head := append([]string{"MCP-Protocol-Version: 2026-07-28", "Mcp-Method: requests/resume"}, extra...)
-	return p.open("POST", "/mcp", modernBody("requests/resume", fmt.Sprintf(`{"resumeToken":%q}`, token), capabilities), head...)
+	return p.modernOpen("requests/resume", "", fmt.Sprintf(`{"resumeToken":%q}`, token), capabilities, extra...)
 }
 
 // A modern call goes on when its connection is cut, if its client can resume it.

@@ -23,7 +23,7 @@ func modernAs(id, method, params, capabilities string) string {
 
 // modernCall returns a tools/call of that revision.
 func modernCall(id, tool, arguments string) string {
-	return modernAs(id, "tools/call", fmt.Sprintf(`{"name":%q,"arguments":%s}`, tool, arguments), `{"elicitation":{}}`)
+	return modernAs(id, "tools/call", toolCall(tool, arguments), `{"elicitation":{}}`)
 }
 
 // A connection that goes both ways serves revision 2026-07-28, without a session, beside older ones.

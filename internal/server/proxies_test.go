@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"holdfast/internal/server"
+	"holdfast/internal/testport"
 )
 
 // proxy is a proxy of the kind in its name. pass passes on the bytes of one connection.
@@ -82,30 +83,21 @@ func relay(client, server net.Conn, before func()) (passed bool, err error) {
 
 // listen starts the proxy and returns its address.
 func (p proxy) listen(t *testing.T, to string) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
+	r := &testport.Relay{Target: to}
+	r.Carry = func(_ uint64, client *net.TCPConn) {
+		server := r.Dial()
+		if server == nil {
+			return
+		}
+		defer r.Drop(server)
+		go func() { _, _ = io.Copy(server, client) }()
+		p.pass(client, server)
+	}
+	if err := r.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			client, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer client.Close()
-				server, err := net.Dial("tcp", to)
-				if err != nil {
-					return
-				}
-				defer server.Close()
-				go func() { _, _ = io.Copy(server, client) }()
-				p.pass(client, server)
-			}()
-		}
-	}()
-	return l.Addr().String()
+	t.Cleanup(r.Close)
+	return r.Addr()
 }
 
 // TestHostileProxies is failure 6: a silent tool behind proxies that cut, hold and buffer. Its

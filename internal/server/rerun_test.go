@@ -165,7 +165,8 @@ func TestRerunUnknown(t *testing.T) {
 	f := newFarm(t, 1, config{})
 	f.start(config{server: server.Options{Response: server.ResponseSSE}, backend: &counted{err: errors.New("no server today")}})
 	a, b := f.nodes[0], f.nodes[1]
-	mcptest.Eventually(t, "the nodes to know each other", time.Minute, func() bool { return len(a.member.Peers()) == 1 && len(b.member.Peers()) == 1 })
+	a.meets(1)
+	b.meets(1)
 	w := a.connect("2025-11-25", nil).at(b).open("POST", "/mcp", call("safe_hold", `{"key":"k"}`))
 	a.release(1)
 	a.kill()

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -13,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/sse"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
@@ -32,19 +34,9 @@ func (c *roamer) do(method, body string, header ...string) (*http.Response, erro
 	for end := time.Now().Add(time.Minute); ; {
 		all := *c.nodes.Load()
 		n := all[rand.N(len(all))]
-		req, err := http.NewRequest(method, "http://"+n.addr+"/mcp", strings.NewReader(body))
+		req, err := mcptest.NewRequest(context.Background(), method, "http://"+n.addr+"/mcp", body, append(header, "Authorization", "Bearer me", "Mcp-Session-Id", c.id)...)
 		if err != nil {
 			return nil, err
-		}
-		req.Header.Set("Accept", "application/json, text/event-stream")
-		req.Header.Set("Content-Type", "application/json")
-		req.Header.Set("Authorization", "Bearer me")
-		if c.id != "" {
-			req.Header.Set("Mcp-Session-Id", c.id)
-			req.Header.Set("Mcp-Protocol-Version", "2025-11-25")
-		}
-		for i := 0; i+1 < len(header); i += 2 {
-			req.Header.Set(header[i], header[i+1])
 		}
 		res, err := c.client.Do(req)
 		if err == nil && res.StatusCode != http.StatusServiceUnavailable {
