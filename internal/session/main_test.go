@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -42,8 +43,13 @@ type desk struct {
 	refuses     func(backend.Inbound) error // the error for a message that it does not take; nil: it takes all
 	mute        bool                        // initialize gets no answer
 
-	listing chan struct{} // the answer to tools/list waits for it; nil: it does not wait
-	tools   string        // the tools that it lists
+	asked   chan backend.Inbound // gets each tools/list, for the test to answer; nil: the desk answers
+	listing chan struct{}        // the answer to tools/list waits for it; nil: it does not wait
+	tools   string               // the tools that it lists
+
+	// The places where the desk panics. Deliver panics at messages of a method.
+	openPanics, closePanics atomic.Bool
+	deliverPanics           atomic.Pointer[string]
 }
 
 type deskConn struct {
@@ -55,6 +61,9 @@ type deskConn struct {
 }
 
 func (d *desk) Open(_ context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
+	if d.openPanics.Load() {
+		panic("hunter2")
+	}
 	if d.slow != nil {
 		d.slow()
 	}
@@ -76,6 +85,9 @@ func (d *desk) last() *deskConn {
 }
 
 func (c *deskConn) Deliver(in backend.Inbound) error {
+	if at := c.desk.deliverPanics.Load(); at != nil && *at == in.Method {
+		panic("hunter2")
+	}
 	if c.desk.refuses != nil {
 		if err := c.desk.refuses(in); err != nil {
 			return err
@@ -92,6 +104,10 @@ func (c *deskConn) Deliver(in backend.Inbound) error {
 		}
 		c.sink.Emit(in.Call, mcptest.Parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, in.ID, result)))
 	case "tools/list":
+		if c.desk.asked != nil {
+			c.desk.asked <- in
+			return nil
+		}
 		answer := mcptest.Parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[%s]}}`, in.ID, c.desk.tools))
 		if c.desk.listing == nil {
 			c.sink.Emit(in.Call, answer)
@@ -108,6 +124,9 @@ func (c *deskConn) Deliver(in backend.Inbound) error {
 }
 
 func (c *deskConn) Close() error {
+	if c.desk.closePanics.Load() {
+		panic("hunter2")
+	}
 	close(c.closed)
 	return nil
 }
@@ -143,18 +162,32 @@ func (h *house) close() {
 // open begins a session and initializes it.
 func (h *house) open(principal string) *Session { h.t.Helper(); return h.openAt("", principal) }
 
+// asked are the capabilities of a client that the backends of the tests ask for.
+const asked = `"roots":{},"sampling":{},"elicitation":{}`
+
 // openAt begins a session at a server.
 func (h *house) openAt(server, principal string) *Session {
+	h.t.Helper()
+	return h.openAs(server, principal, `{`+asked+`}`)
+}
+
+// openAs begins a session of a client with the given capabilities.
+func (h *house) openAs(server, principal, capabilities string) *Session {
 	h.t.Helper()
 	s, err := h.New(newRequest(), caller.At(server, principal), false, nil)
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	c := begin(h.t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)
+	h.initialize(s, capabilities)
+	return s
+}
+
+func (h *house) initialize(s *Session, capabilities string) {
+	h.t.Helper()
+	c := begin(h.t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":`+capabilities+`}}`)
 	if answers, done := c.Wait(h.t.Context(), 0); !done || len(answers) != 1 {
 		h.t.Fatalf("initialize: %q", answers)
 	}
-	return s
 }
 
 func newRequest() *http.Request { return httptest.NewRequest(http.MethodPost, "/", nil) }

@@ -107,7 +107,7 @@ func TestTakeOverSettings(t *testing.T) {
 		`"resources/subscribe","params":{"uri":"x:b"}`, `"resources/unsubscribe","params":{"uri":"x:a"}`,
 	} {
 		c := begin(t, s, true, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%s}`, i, set))
-		a.desk.last().say(c, answer(i))
+		a.desk.last().say(c, response(i))
 	}
 	mcptest.Eventually(t, "the settings to be noted", time.Minute, func() bool {
 		s.settingsNote.mu.Lock()
