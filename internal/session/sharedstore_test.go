@@ -11,6 +11,7 @@ import (
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
 	"holdfast/internal/engine/shared"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/observe/observetest"
 	"holdfast/stream"
 )
@@ -127,8 +128,14 @@ func (f *shelf) add(t testing.TB, name string, o Options) *fleetNode {
 	return n
 }
 
-// kill lets none of the node's later operations get through to other nodes.
-func (n *fleetNode) kill() { n.node.handle.Cut(true) }
+// kill lets none of the node's later operations get through to other nodes. Unless the test holds appends back, the messages before it are stored.
+func (n *fleetNode) kill() {
+	n.t.Helper()
+	for _, s := range n.all() {
+		mcptest.Eventually(n.t, "the messages to be stored", time.Minute, func() bool { return s.log.IsIdle() || n.node.before.Load() != nil })
+	}
+	n.node.handle.Cut(true)
+}
 
 // take takes over a session as placement does.
 func (n *fleetNode) take(s *Session) *Session {
