@@ -55,7 +55,7 @@ func TestUnreadableAnswers(t *testing.T) {
 
 // dialOddWebSocket returns a client of a server over a WebSocket. The server answers a tool call with the messages that say returns for the call's id.
 func dialOddWebSocket(t *testing.T, say func(id string) []string) *raw {
-	url, _ := wsSessions(t, func(int32) string { return "s" }, func(ws *websocket.Conn, _ int32, m jsonrpc.Message) bool {
+	url, _ := wsServer(t, func(ws *websocket.Conn, _ int32, m jsonrpc.Message) bool {
 		for _, text := range oddly(m, say) {
 			utter(ws, "%s", text)
 		}
