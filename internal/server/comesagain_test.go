@@ -22,11 +22,6 @@ var attaching = config{
 	server:  server.Options{CutGrace: 30 * time.Second, Principal: func(r *http.Request) string { return r.Header.Get("Who") }},
 }
 
-// callMeta returns a call of a tool with members of _meta.
-func callMeta(id, tool, arguments, meta string) string {
-	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{%s}}}`, id, tool, arguments, meta)
-}
-
 // An asker makes calls in one of the eras.
 type asker struct {
 	p      *peer
@@ -43,7 +38,7 @@ func newAsker(n *node, header http.Header, modern bool) asker {
 func (a asker) ask(id, tool, arguments, meta string) *wire {
 	a.p.n.t.Helper()
 	if !a.modern {
-		return a.p.open("POST", "/mcp", callMeta(id, tool, arguments, meta))
+		return a.p.open("POST", "/mcp", fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{%s}}}`, id, tool, arguments, meta))
 	}
 	m, err := jsonrpc.Parse([]byte(modernAs(id, "tools/call", `{}`, `{}`)))
 	if err != nil {

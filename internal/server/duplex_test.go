@@ -28,38 +28,34 @@ func TestDuplexCalls(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
 		for _, mode := range []server.Response{server.ResponseAuto, server.ResponseSSE, server.ResponseJSON} {
-			duplexCalls(t, open, mode)
+			n := newNode(t, config{server: server.Options{Response: mode, UpgradeAfter: 50 * time.Millisecond}})
+			c := open(n, 0)
+			c.begin("2025-11-25", "")
+			c.say(`{"jsonrpc":"2.0","id":1,"method":"ping"}`)
+			c.hears(`"id":1`, `"result":{}`)
+			c.say(`{"jsonrpc":"2.0","id":"two","method":"nothing/here"}`)
+			c.fails(`"two"`, jsonrpc.CodeMethodNotFound, "nothing/here")
+			c.say(callAs("3", "echo", `{"text":"hello"}`))
+			c.hears(`"id":3`, `hello`)
+
+			c.say(callAs("4", "steps", `{"key":"k","n":3}`)) // a stored call
+			for i := 1; i <= 3; i++ {
+				c.hears("notifications/progress", fmt.Sprintf(`"progress":%d,`, i))
+			}
+			c.hears(`"id":4`, "done")
+
+			c.say(callAs("5", "safe_hold", `{}`))       // a light call that is promoted
+			c.say(callAs("6", "safe_steps", `{"n":2}`)) // a light call until its first message
+			c.hears("notifications/progress", `"progress":1,`)
+			c.hears("notifications/progress", `"progress":2,`)
+			c.hears(`"id":6`, "done")
+			n.release(1)[0].Result(result("done"))
+			c.hears(`"id":5`, "done")
+			if n.runs("k") != 1 {
+				t.Errorf("the tool ran %d times", n.runs("k"))
+			}
 		}
 	})
-}
-
-func duplexCalls(t *testing.T, open dialer, mode server.Response) {
-	n := newNode(t, config{server: server.Options{Response: mode, UpgradeAfter: 50 * time.Millisecond}})
-	c := open(n, 0)
-	c.begin("2025-11-25", "")
-	c.say(`{"jsonrpc":"2.0","id":1,"method":"ping"}`)
-	c.hears(`"id":1`, `"result":{}`)
-	c.say(`{"jsonrpc":"2.0","id":"two","method":"nothing/here"}`)
-	c.fails(`"two"`, jsonrpc.CodeMethodNotFound, "nothing/here")
-	c.say(callAs("3", "echo", `{"text":"hello"}`))
-	c.hears(`"id":3`, `hello`)
-
-	c.say(callAs("4", "steps", `{"key":"k","n":3}`)) // a stored call
-	for i := 1; i <= 3; i++ {
-		c.hears("notifications/progress", fmt.Sprintf(`"progress":%d,`, i))
-	}
-	c.hears(`"id":4`, "done")
-
-	c.say(callAs("5", "safe_hold", `{}`))       // a light call that is promoted
-	c.say(callAs("6", "safe_steps", `{"n":2}`)) // a light call until its first message
-	c.hears("notifications/progress", `"progress":1,`)
-	c.hears("notifications/progress", `"progress":2,`)
-	c.hears(`"id":6`, "done")
-	n.release(1)[0].Result(result("done"))
-	c.hears(`"id":5`, "done")
-	if n.runs("k") != 1 {
-		t.Errorf("the tool ran %d times", n.runs("k"))
-	}
 }
 
 // TestDuplexMany has many calls in flight at a time on one connection. Each is

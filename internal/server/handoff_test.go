@@ -61,6 +61,17 @@ func (p *posting) ask(method, params string) (jsonrpc.Message, []jsonrpc.Message
 	return said(p.n.t, p.post(requestOf(p.ids, method, params), p.head...))
 }
 
+// until returns the response to a request, and the messages before it.
+func until(id int, next func() jsonrpc.Message) (response jsonrpc.Message, before []jsonrpc.Message) {
+	for {
+		m := next()
+		if m.Kind == jsonrpc.Response && string(m.ID) == fmt.Sprint(id) {
+			return m, before
+		}
+		before = append(before, m)
+	}
+}
+
 func requestOf(id int, method, params string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`, id, method, params)
 }
@@ -100,14 +111,7 @@ func (c *talking) ask(method, params string) (jsonrpc.Message, []jsonrpc.Message
 	c.t.Helper()
 	c.ids++
 	c.say(requestOf(c.ids, method, params))
-	var before []jsonrpc.Message
-	for {
-		m := c.message()
-		if m.Kind == jsonrpc.Response && string(m.ID) == fmt.Sprint(c.ids) {
-			return m, before
-		}
-		before = append(before, m)
-	}
+	return until(c.ids, c.message)
 }
 
 // A pairHost is a client of revision 2024-11-05.
@@ -120,14 +124,7 @@ func (c *pairHost) ask(method, params string) (jsonrpc.Message, []jsonrpc.Messag
 	c.p.n.t.Helper()
 	c.ids++
 	c.send(requestOf(c.ids, method, params))
-	var before []jsonrpc.Message
-	for {
-		m := mcptest.Parse(string(c.next().Data))
-		if m.Kind == jsonrpc.Response && string(m.ID) == fmt.Sprint(c.ids) {
-			return m, before
-		}
-		before = append(before, m)
-	}
+	return until(c.ids, func() jsonrpc.Message { return mcptest.Parse(string(c.next().Data)) })
 }
 
 // hosts begin a session of a client at a node, for each transport.
@@ -450,26 +447,11 @@ func tooled(list string, end <-chan struct{}) backend.Backend {
 func TestHandOffAsks(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, handOffs())
-	question := func(held *message.Exchange) {
-		n.script.mu.Lock()
-		n.script.held = append(n.script.held, held)
-		n.script.mu.Unlock()
-		held.Request([]byte(`"q1"`), "elicitation/create", []byte(`{"message":"?"}`))
-	}
 	t.Run("post", func(t *testing.T) { // without a standalone stream
 		h := &posting{peer: n.connect("2025-11-25", nil)}
 		is := handOff(t, h, "hold", `{}`)
-		question(n.release(1)[0])
-		var asked jsonrpc.Message
-		mcptest.Eventually(t, "the question", time.Minute, func() bool {
-			got := wait(t, h, handoff.ToolWait, is.Handle, "")
-			for _, m := range got.more {
-				if m.Method == "elicitation/create" {
-					asked = m
-				}
-			}
-			return asked.ID != nil
-		})
+		n.ask(n.release(1)[0], "?")
+		asked := h.asked(t, is.Handle)
 		if got := wait(t, h, handoff.ToolWait, is.Handle, ""); got.Status != handoff.InputRequired || len(got.more) > 0 {
 			t.Errorf("asks: %s after %v", got.raw.Raw, got.more)
 		}
@@ -477,7 +459,7 @@ func TestHandOffAsks(t *testing.T) {
 		if got := wait(t, other, handoff.ToolWait, is.Handle, ""); got.Status != handoff.InputRequired || len(got.more) > 0 {
 			t.Errorf("in another session: %s after %v", got.raw.Raw, got.more)
 		}
-		if r := h.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, asked.ID)); r.status != http.StatusAccepted {
+		if r := h.post(asked.answer()); r.status != http.StatusAccepted {
 			t.Errorf("answered: %d %s", r.status, r.body)
 		}
 		if end := waitFor(t, other, is.Handle, handoff.Completed); !strings.Contains(end.text, "accept") {
@@ -487,7 +469,7 @@ func TestHandOffAsks(t *testing.T) {
 	t.Run("websocket", func(t *testing.T) { // reads the standalone stream
 		h := talk(n, openSocket, "").(*talking)
 		is := handOff(t, h, "hold", `{}`)
-		question(n.release(1)[0])
+		n.ask(n.release(1)[0], "?")
 		asked := h.message()
 		if asked.Method != "elicitation/create" {
 			t.Fatalf("got %s", asked.Raw)
@@ -500,16 +482,8 @@ func TestHandOffAsks(t *testing.T) {
 	t.Run("modern", func(t *testing.T) {
 		h := &modernHost{peer: &peer{n: n}, capabilities: `{"elicitation":{}}`}
 		is := handOff(t, h, "hold", `{}`)
-		question(n.release(1)[0])
-		var m jsonrpc.Message
-		mcptest.Eventually(t, "the question", time.Minute, func() bool {
-			m, _ = h.ask("tools/call", toolCall(handoff.ToolWait, fmt.Sprintf(`{"handle":%q}`, is.Handle)))
-			return strings.Contains(string(m.Raw), `"resultType":"input_required"`)
-		})
-		key := ""
-		jsonrpc.Each(jsonrpc.Field(m.Raw, "result", "inputRequests"), func(name, _ []byte) { key = string(name) })
-		m, _ = h.ask("tools/call", fmt.Sprintf(`{"name":%q,"arguments":{"handle":%q},"requestState":%s,"inputResponses":{%q:{"action":"accept"}}}`,
-			handoff.ToolWait, is.Handle, jsonrpc.Field(m.Raw, "result", "requestState"), key))
+		n.ask(n.release(1)[0], "?")
+		m, _ := h.ask("tools/call", h.answering(is.Handle, h.asked(t, is.Handle)))
 		if tellOf(t, m).Handle != is.Handle {
 			t.Errorf("answered: %s", m.Raw)
 		}
@@ -527,11 +501,7 @@ func TestHandOffAskedAgain(t *testing.T) {
 	h := &posting{peer: n.connect("2025-11-25", nil)}
 	is := handOff(t, h, "hold", `{}`)
 	waits.Store(true)
-	held := n.release(1)[0]
-	n.script.mu.Lock()
-	n.script.held = append(n.script.held, held) // the answer ends this call
-	n.script.mu.Unlock()
-	held.Request([]byte(`"q1"`), "elicitation/create", []byte(`{"message":"?"}`))
+	n.ask(n.release(1)[0], "?")
 	var ids []string
 	for range 3 { // the client cancels each
 		h.ids++
@@ -577,7 +547,7 @@ func TestHandOffAsked(t *testing.T) {
 			if asked.ID == nil {
 				t.Fatalf("not asked before %s: %v", m.Raw, before)
 			}
-			answer := fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, asked.ID)
+			answer := question{asked}.answer()
 			switch h := h.(type) {
 			case *posting:
 				h.post(answer)

@@ -132,8 +132,6 @@ func (p *modernHost) asked(t *testing.T, handle string) (q question) {
 
 // answering returns the params of a call of holdfast_wait with the answer.
 func (p *modernHost) answering(handle string, q question) string {
-	key := ""
-	jsonrpc.Each(jsonrpc.Field(q.message.Raw, "result", "inputRequests"), func(name, _ []byte) { key = string(name) })
-	return fmt.Sprintf(`{"name":%q,"arguments":{"handle":%q},"requestState":%s,"inputResponses":{%q:{"action":"accept"}}}`,
-		handoff.ToolWait, handle, jsonrpc.Field(q.message.Raw, "result", "requestState"), key)
+	result := jsonrpc.Field(q.message.Raw, "result")
+	return with(toolCall(handoff.ToolWait, fmt.Sprintf(`{"handle":%q}`, handle)), answering(result, jsonrpc.String(jsonrpc.Field(result, "requestState"))))
 }

@@ -46,7 +46,7 @@ func (p *peer) whole(r reply, key string, steps int) error {
 // eachCut calls try for every stride-th byte from 0 to n, many at a time.
 func eachCut(n, stride int, try func(at int)) {
 	var wg sync.WaitGroup
-	slots := make(chan struct{}, 64)
+	slots := make(chan struct{}, 20)
 	for at := 0; at <= n; at += stride {
 		slots <- struct{}{}
 		wg.Go(func() {

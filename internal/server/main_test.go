@@ -357,36 +357,6 @@ func (n *node) begin(version string, header http.Header) (*peer, error) {
 // might else be answered before the server knows that its tool is retry-safe.
 const listTools = `{"jsonrpc":"2.0","id":"tools","method":"tools/list"}`
 
-// standstill measures how long this process does not run, as the machine stands still: a time
-// limit that was exceeded then proves nothing. lasted may be called once.
-func standstill() (lasted func() time.Duration) {
-	stop, sum := make(chan struct{}), make(chan time.Duration)
-	go func() {
-		const beat, late = 20 * time.Millisecond, 200 * time.Millisecond
-		t := time.NewTicker(beat)
-		defer t.Stop()
-		var total time.Duration
-		for last, over := time.Now(), false; ; {
-			select {
-			case <-t.C:
-			case <-stop:
-				over = true
-			}
-			if gap := time.Since(last); gap > late {
-				total += gap
-			}
-			if last = time.Now(); over {
-				sum <- total
-				return
-			}
-		}
-	}()
-	return func() time.Duration {
-		close(stop)
-		return <-sum
-	}
-}
-
 // reply is the part of an HTTP response that was read.
 type reply struct {
 	status int // 0 if not even the header arrived

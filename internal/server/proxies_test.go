@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/testport"
 )
@@ -129,7 +130,7 @@ func hostile(t *testing.T, px proxy, version string) {
 	p.via = px.listen(t, n.addr)
 	f := &follower{p: p, seen: map[string]bool{}}
 	w := p.open("POST", "/mcp", call("steps", fmt.Sprintf(`{"key":"k","n":1,"pause":%d}`, silence.Milliseconds())), "Connection: close")
-	if began, stood := time.Now(), standstill(); !px.cuts {
+	if began, stood := time.Now(), mcptest.Standstill(); !px.cuts {
 		w.head()
 		if first := time.Since(began) - stood(); first >= silence {
 			t.Errorf("the header came after %v", first)

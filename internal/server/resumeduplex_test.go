@@ -21,7 +21,6 @@ import (
 	"holdfast/internal/server"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
-	"holdfast/stream"
 )
 
 // resumes are the capabilities of a client of SEP-975 that wants event ids.
@@ -514,51 +513,13 @@ func TestSocketLeaves(t *testing.T) {
 	}
 }
 
-// shutStore is a store that holds appends while it is shut.
-type shutStore struct {
-	stream.Store
-	mu      sync.Mutex
-	open    chan struct{} // nil: not shut
-	waiting int
-}
-
-func (s *shutStore) over(store stream.Store) stream.Store {
-	s.Store = store
-	return s
-}
-
-func (s *shutStore) shut() (open func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.open = make(chan struct{})
-	return sync.OnceFunc(func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		close(s.open)
-		s.open = nil
-	})
-}
-
-func (s *shutStore) Append(ctx context.Context, lease stream.Lease, batch []stream.Record) error {
-	s.mu.Lock()
-	open := s.open
-	if open != nil {
-		s.waiting++
-	}
-	s.mu.Unlock()
-	if open != nil {
-		<-open
-	}
-	return s.Store.Append(ctx, lease, batch)
-}
-
 // TestSocketLeavesAnnounced ends a connection because of one call, while the store has not yet
 // taken another call's resume policy, or its request: the client gets the policy before the
 // connection ends.
 func TestSocketLeavesAnnounced(t *testing.T) {
 	t.Parallel()
 	for _, begun := range []bool{false, true} {
-		var store shutStore
+		var store gated
 		n := newNode(t, config{server: server.Options{Retry: 5 * time.Millisecond}, store: store.over})
 		c := openSocket(n, 0)
 		c.begin("2025-11-25", resumes)
@@ -569,22 +530,20 @@ func TestSocketLeavesAnnounced(t *testing.T) {
 			token = c.policy(id)
 			held = append(held, n.release(1)...)
 		}
-		open := store.shut()
+		asked, opened := make(chan struct{}, 10), make(chan struct{})
+		wait := func() { asked <- struct{}{}; <-opened }
+		store.wait.Store(&wait)
+		open := sync.OnceFunc(func() { close(opened); store.wait.Store(nil) })
 		t.Cleanup(open)
 		var other sync.WaitGroup
-		waiting := func() bool {
-			store.mu.Lock()
-			defer store.mu.Unlock()
-			return store.waiting == 1
-		}
 		if begun { // this append holds up the next one
 			other.Go(func() { progress(held[1], 1, 0) })
-			mcptest.Eventually(t, "the store to be asked", time.Minute, waiting)
+			<-asked
 			c.say(callAs("3", "hold", `{}`))
 			n.release(1)
 		} else {
 			c.say(callAs("3", "hold", `{}`))
-			mcptest.Eventually(t, "the store to be asked", time.Minute, waiting)
+			<-asked
 		}
 		held[0].Call.Disconnect(7 * time.Millisecond)
 		pass(t, 50*time.Millisecond) // in which the connection could end too early

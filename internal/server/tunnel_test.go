@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"holdfast/internal/feature/webhook"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/session"
 	"holdfast/internal/testlong"
 )
@@ -122,7 +123,7 @@ func TestTunnelCutAnywhere(t *testing.T) {
 					}
 					fl := &follower{p: p, seen: map[string]bool{}}
 					before := cut.was.Load()
-					stood := standstill()
+					stood := mcptest.Standstill()
 					r := p.post(callAs(fmt.Sprint(at), "steps", fmt.Sprintf(`{"key":%q,"n":2}`, key)))
 					if lasted := stood(); r.status == http.StatusServiceUnavailable && lasted > time.Second && f.runs(key) == 0 {
 						t.Log("refused, after a standstill of", lasted)

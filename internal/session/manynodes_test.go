@@ -123,28 +123,6 @@ func (f *fleet) start() {
 	f.nodes[n.name] = n
 }
 
-// spent measures time by a clock that stands still when the process does. It may be asked once.
-func spent() (took func() time.Duration) {
-	const beat = 10 * time.Millisecond
-	stop, beats := make(chan struct{}), make(chan int)
-	go func() {
-		t := time.NewTicker(beat)
-		defer t.Stop()
-		for n := 0; ; n++ {
-			select {
-			case <-t.C:
-			case <-stop:
-				beats <- n
-				return
-			}
-		}
-	}()
-	return func() time.Duration {
-		close(stop)
-		return time.Duration(<-beats) * beat
-	}
-}
-
 // stop ends a node, either in good order, or, as the others see it, by SIGKILL.
 func (f *fleet) stop(n *member, kill bool) {
 	f.mu.Lock()
@@ -156,9 +134,9 @@ func (f *fleet) stop(n *member, kill bool) {
 		n.handle.Cut(true)
 	}
 	f.ends.Go(func() {
-		took := spent()
+		began, stood := time.Now(), mcptest.Standstill()
 		defer func() {
-			if d := took(); d >= departure.ClosePatience {
+			if d := time.Since(began) - stood(); d >= departure.ClosePatience {
 				f.t.Errorf("a node took %v to stop", d)
 			}
 		}()
