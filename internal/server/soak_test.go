@@ -1,7 +1,6 @@
 package server_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -15,7 +14,6 @@ import (
 	"time"
 
 	"holdfast/internal/mcptest"
-	"holdfast/internal/sse"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 )
@@ -56,46 +54,33 @@ func (c *roamer) do(method, body string, header ...string) (*http.Response, erro
 
 // call makes one call to its end, and returns its response.
 func (c *roamer) call(id, body, key string) (m jsonrpc.Message, err error) {
-	last := ""
-	seen := map[string]bool{}
+	f := &follower{p: &peer{version: "2025-11-25"}, seen: map[string]bool{}}
 	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); {
 		var res *http.Response
-		if last == "" {
+		if f.last == "" {
 			res, err = c.do("POST", body, "Idempotency-Key", fmt.Sprintf("%q", key))
 		} else {
-			res, err = c.do("GET", "", "Last-Event-ID", last)
+			res, err = c.do("GET", "", "Last-Event-ID", f.last)
 		}
 		if err != nil {
 			return m, err
 		}
-		if res.StatusCode != http.StatusOK {
-			text, _ := io.ReadAll(res.Body)
-			res.Body.Close()
-			return m, fmt.Errorf("after %q: %d %s", last, res.StatusCode, text)
-		}
-		for rd := sse.NewReader(res.Body, 1<<20); ; {
-			ev, err := rd.Next()
-			if err != nil {
-				break
-			}
-			if ev.ID != "" {
-				last = ev.ID
-			}
-			if len(ev.Data) == 0 {
-				continue
-			}
-			if seen[ev.ID] {
-				return m, fmt.Errorf("%s came twice", ev.ID)
-			}
-			seen[ev.ID] = true
-			if m, err = jsonrpc.Parse(bytes.Clone(ev.Data)); err == nil && m.Kind == jsonrpc.Response && string(m.ID) == id {
-				res.Body.Close()
-				return m, nil
-			}
-		}
+		text, err := io.ReadAll(res.Body)
 		res.Body.Close()
+		if res.StatusCode != http.StatusOK {
+			return m, fmt.Errorf("after %q: %d %s", f.last, res.StatusCode, text)
+		}
+		if err := f.take(reply{header: res.Header, body: text, whole: err == nil}); err != nil {
+			return m, err
+		}
+		if f.done {
+			if m = f.got[len(f.got)-1]; string(m.ID) != id {
+				err = fmt.Errorf("answered %s", m.Raw)
+			}
+			return m, err
+		}
 	}
-	return m, fmt.Errorf("hung after %q", last)
+	return m, fmt.Errorf("hung after %q", f.last)
 }
 
 // TestNodesComeAndGo kills and drains nodes and starts others, while clients make calls through

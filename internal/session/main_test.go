@@ -242,37 +242,36 @@ func readAll(t testing.TB, s *Session, number uint64) []string {
 // toEnd reads the rest of a reader's stream.
 func toEnd(t testing.TB, r *reading.Reader, ready <-chan struct{}) []string {
 	t.Helper()
-	said, err := told(t, r, ready)
+	said, err := told(t, r, ready, 0)
 	if err != nil {
 		t.Fatalf("Next: %v, after %q", err, said)
 	}
 	return said
 }
 
-// told is toEnd that returns an error instead of failing.
-func told(t testing.TB, r *reading.Reader, ready <-chan struct{}) ([]string, error) {
+// told reads n messages of a reader's stream; 0: to the end. It returns the error that ends the reading before.
+func told(t testing.TB, r *reading.Reader, ready <-chan struct{}, n int) (said []string, err error) {
 	t.Helper()
-	var said []string
 	timeout := time.After(time.Minute)
-	for {
-		entries, err := r.Next(t.Context(), make([]stream.Entry, 0, 2))
-		if errors.Is(err, io.EOF) {
+	for n == 0 || len(said) < n {
+		entries, err := r.Next(t.Context(), make([]stream.Entry, 0, max(2, n)))
+		if errors.Is(err, io.EOF) && n == 0 {
 			return said, nil
 		}
 		if err != nil {
 			return said, err
 		}
+		over := false
 		for _, e := range entries {
-			if len(e.Data) > 0 {
+			if over = e.Last; len(e.Data) > 0 {
 				said = append(said, string(e.Data))
-			}
-			if e.Last {
-				r.Delivered()
-				return said, nil
 			}
 		}
 		if len(entries) > 0 {
 			r.Delivered()
+			if over && n == 0 {
+				return said, nil
+			}
 			continue
 		}
 		select {
@@ -281,6 +280,7 @@ func told(t testing.TB, r *reading.Reader, ready <-chan struct{}) ([]string, err
 			t.Fatalf("the stream hangs after %q", said)
 		}
 	}
+	return said, nil
 }
 
 // Read is [reading.Streams.Read] for a client that sends its own cursor.

@@ -281,7 +281,7 @@ func TestHandOverCuts(t *testing.T) {
 		read := make(chan []string, 1)
 		go func() {
 			defer close(read)
-			if said, err := told(t, r, ready); !errors.Is(err, ErrMoved) { // Close waits for no reader
+			if said, err := told(t, r, ready, 0); !errors.Is(err, ErrMoved) { // Close waits for no reader
 				read <- said
 			}
 		}()

@@ -362,26 +362,11 @@ func TestTakeOverBatch(t *testing.T) {
 }
 
 // some reads n messages of a reader's stream.
-func some(t testing.TB, r *reading.Reader, ready <-chan struct{}, n int) (said []string) {
+func some(t testing.TB, r *reading.Reader, ready <-chan struct{}, n int) []string {
 	t.Helper()
-	timeout := time.After(time.Minute)
-	for len(said) < n {
-		entries, err := r.Next(t.Context(), make([]stream.Entry, 0, 8))
-		if err != nil {
-			t.Fatalf("Next: %v, after %q", err, said)
-		}
-		for _, e := range entries {
-			said = append(said, string(e.Data))
-		}
-		if len(entries) > 0 {
-			r.Delivered()
-			continue
-		}
-		select {
-		case <-ready:
-		case <-timeout:
-			t.Fatalf("hangs after %q", said)
-		}
+	said, err := told(t, r, ready, n)
+	if err != nil {
+		t.Fatalf("Next: %v, after %q", err, said)
 	}
 	return said
 }
