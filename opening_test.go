@@ -213,9 +213,8 @@ func TestOpeningBounded(t *testing.T) {
 						t.Parallel()
 						synctest.Test(t, func(t *testing.T) {
 							s := &sleeper{eras: server.eras, modern: server.modern, wakes: wakes, opens: server.opens}
-							var log bytes.Buffer
-							var mu sync.Mutex
-							o := &holdfast.Options{Eras: holdfast.ErasBoth, Logger: slog.New(slog.NewTextHandler(locked{&mu, &log}, nil)), Stateless: transport == "stateless"}
+							var log mcptest.Log
+							o := &holdfast.Options{Eras: holdfast.ErasBoth, Logger: slog.New(slog.NewTextHandler(&log, nil)), Stateless: transport == "stateless"}
 							if transport == "json" {
 								o.Response = holdfast.ResponseJSON
 							}
@@ -233,11 +232,9 @@ func TestOpeningBounded(t *testing.T) {
 							case s.opened.Load() != s.closed.Load():
 								t.Errorf("%d conversations were opened, and %d closed", s.opened.Load(), s.closed.Load())
 							}
-							mu.Lock()
 							if n := strings.Count(log.String(), "run its command by hand"); wakes == 0 && n != 1 {
 								t.Errorf("%d lines in the log say what to do: %s", n, log.String())
 							}
-							mu.Unlock()
 							ctx, stop := context.WithTimeout(t.Context(), time.Second)
 							defer stop()
 							_ = h.Shutdown(ctx)
@@ -250,16 +247,4 @@ func TestOpeningBounded(t *testing.T) {
 			}
 		}
 	}
-}
-
-// locked is a writer for several goroutines.
-type locked struct {
-	mu *sync.Mutex
-	w  io.Writer
-}
-
-func (l locked) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.w.Write(p)
 }

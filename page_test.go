@@ -87,29 +87,16 @@ func TestOperatorCancels(t *testing.T) {
 }
 
 // callOnPage returns the name of the call of the tool "slow" on the live page, once it is there.
-func callOnPage(t *testing.T, url string) (name string) {
+func callOnPage(t *testing.T, url string) string {
 	t.Helper()
-	onPage(t, url, func(v *pageView) bool {
+	return onPage(t, url, func(v *pageView) (name string) {
 		for _, c := range v.Calls {
 			if c.Tool == "slow" {
 				name = c.UID
 			}
 		}
-		return name != ""
+		return name
 	})
-	return name
-}
-
-// sessionOnPage returns the name of a session on the live page, once one is there.
-func sessionOnPage(t *testing.T, url string) (name string) {
-	t.Helper()
-	onPage(t, url, func(v *pageView) bool {
-		for _, s := range v.Sessions {
-			name = s.Name
-		}
-		return name != ""
-	})
-	return name
 }
 
 type pageView struct {
@@ -117,8 +104,8 @@ type pageView struct {
 	Sessions []struct{ Name string }
 }
 
-// onPage passes each state of the live page to enough, until that returns true.
-func onPage(t *testing.T, url string, enough func(*pageView) bool) {
+// onPage passes each state of the live page to find, until that returns a name.
+func onPage(t *testing.T, url string, find func(*pageView) string) (name string) {
 	t.Helper()
 	resp, err := http.Get(url + "/live/events")
 	if err != nil {
@@ -134,9 +121,10 @@ func onPage(t *testing.T, url string, enough func(*pageView) bool) {
 		}
 		var v pageView
 		mcptest.Check(t, json.Unmarshal([]byte(data), &v))
-		if enough(&v) {
-			return
+		if name = find(&v); name != "" {
+			return name
 		}
 	}
 	t.Fatal("the page has ended")
+	return ""
 }
