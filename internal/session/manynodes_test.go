@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/backend"
+	"holdfast/backend/message"
 	"holdfast/internal/caller"
 	"holdfast/internal/departure"
 	"holdfast/internal/engine/durable"
@@ -34,55 +34,25 @@ type workshop struct {
 
 const steps = 3
 
-type workshopConn struct {
-	*workshop
-	sink   backend.Sink
-	quit   chan struct{}
-	work   sync.WaitGroup
-	closed bool // guarded by workshop.mu
-}
-
-func (w *workshop) Open(_ context.Context, _ backend.Start, sink backend.Sink) (backend.Conn, error) {
-	return &workshopConn{workshop: w, sink: sink, quit: make(chan struct{})}, nil
-}
-
-func (c *workshopConn) Deliver(in backend.Inbound) error {
-	emit := func(format string, args ...any) { c.sink.Emit(in.Call, mcptest.Parse(fmt.Sprintf(format, args...))) }
-	switch in.Method {
+func (w *workshop) Serve(x *message.Exchange) {
+	switch x.Method {
 	case "initialize":
-		emit(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}`, in.ID)
+		x.Result([]byte(`{"protocolVersion":"2025-11-25","capabilities":{}}`))
 	case "tools/list":
-		emit(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[]}}`, in.ID)
+		x.Result([]byte(`{"tools":[]}`))
 	case "tools/call":
-		k := jsonrpc.String(jsonrpc.Field(in.Params, "arguments", "k"))
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if c.closed {
-			return errEnded
-		}
-		c.runs[k]++
-		c.work.Go(func() {
+		k := jsonrpc.String(jsonrpc.Field(x.Params, "arguments", "k"))
+		w.mu.Lock()
+		w.runs[k]++
+		w.mu.Unlock()
+		go func() {
 			for i := range steps {
-				select {
-				case <-c.quit:
-					return
-				case <-time.After(rand.N(3 * time.Millisecond)): // a tool takes its time
-				}
-				emit(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"k":%q,"n":%d}}`, k, i)
+				time.Sleep(rand.N(3 * time.Millisecond)) // a tool takes its time
+				x.Notify("notifications/progress", fmt.Appendf(nil, `{"k":%q,"n":%d}`, k, i))
 			}
-			emit(`{"jsonrpc":"2.0","id":%s,"result":{"k":%q}}`, in.ID, k)
-		})
+			x.Result(fmt.Appendf(nil, `{"k":%q}`, k))
+		}()
 	}
-	return nil
-}
-
-func (c *workshopConn) Close() error {
-	c.mu.Lock()
-	c.closed = true
-	c.mu.Unlock()
-	close(c.quit)
-	c.work.Wait()
-	return nil
 }
 
 func (w *workshop) ran(k string) int {
@@ -117,7 +87,7 @@ func (f *fleet) start() {
 	o := safeTools()
 	o.Observers = observe.Observers{observetest.New(f.t)}
 	o.Logger = slog.New(slog.DiscardHandler)
-	n := &member{Manager: NewManager(store, f.shop, o), name: store.Node(), handle: h}
+	n := &member{Manager: NewManager(store, message.New(f.shop), o), name: store.Node(), handle: h}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.nodes[n.name] = n
