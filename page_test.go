@@ -107,10 +107,7 @@ type pageView struct {
 // onPage passes each state of the live page to find, until that returns a name.
 func onPage(t *testing.T, url string, find func(*pageView) string) (name string) {
 	t.Helper()
-	resp, err := http.Get(url + "/live/events")
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := mcptest.Must(http.Get(url + "/live/events"))(t)
 	defer resp.Body.Close()
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, 1<<20)

@@ -40,10 +40,7 @@ func (a asker) ask(id, tool, arguments, meta string) *wire {
 	if !a.modern {
 		return a.p.open("POST", "/mcp", fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{%s}}}`, id, tool, arguments, meta))
 	}
-	m, err := jsonrpc.Parse([]byte(modernAs(id, "tools/call", `{}`, `{}`)))
-	if err != nil {
-		a.p.n.t.Fatal(err)
-	}
+	m := mcptest.Must(jsonrpc.Parse([]byte(modernAs(id, "tools/call", `{}`, `{}`))))(a.p.n.t)
 	params, _ := jsonrpc.Set(m.Params, []byte(arguments), "arguments")
 	params, _ = jsonrpc.Set(params, jsonrpc.Quote(tool), "name")
 	jsonrpc.Each([]byte(`{`+meta+`}`), func(name, value []byte) {

@@ -21,10 +21,7 @@ func figures(t *testing.T, m *metrics.Metrics) map[string]float64 {
 	t.Helper()
 	all := prometheus.NewRegistry()
 	all.MustRegister(m)
-	families, err := all.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := mcptest.Must(all.Gather())(t)
 	got := map[string]float64{}
 	for _, f := range families {
 		for _, s := range f.GetMetric() {

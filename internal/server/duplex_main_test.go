@@ -16,6 +16,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -263,9 +264,7 @@ func (c *talker) initialize(version, capabilities string) error {
 // begin begins the session, and lists the tools if the backend can; it ends the test on an error.
 func (c *talker) begin(version, capabilities string) {
 	c.t.Helper()
-	if err := c.initialize(version, capabilities); err != nil {
-		c.t.Fatal(err)
-	}
+	mcptest.Check(c.t, c.initialize(version, capabilities))
 	if c.lists {
 		c.say(listTools)
 		for m := c.message(); string(m.ID) != `"tools"`; {
@@ -278,9 +277,7 @@ func (c *talker) begin(version, capabilities string) {
 func (c *talker) say(texts ...string) {
 	c.t.Helper()
 	for _, text := range texts {
-		if err := c.send(text); err != nil {
-			c.t.Fatal(err)
-		}
+		mcptest.Check(c.t, c.send(text))
 	}
 }
 

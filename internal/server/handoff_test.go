@@ -167,9 +167,7 @@ func tellOf(t testing.TB, m jsonrpc.Message) (is handedOff) {
 	if about == nil {
 		t.Fatalf("not about a call: %s", m.Raw)
 	}
-	if err := json.Unmarshal(about, &is.State); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, json.Unmarshal(about, &is.State))
 	var r struct {
 		Content []struct{ Text string }
 		IsError bool

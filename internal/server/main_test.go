@@ -326,11 +326,7 @@ type peer struct {
 // connect initializes a session; it ends the test on an error.
 func (n *node) connect(version string, header http.Header) *peer {
 	n.t.Helper()
-	p, err := n.begin(version, header)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	return p
+	return mcptest.Must(n.begin(version, header))(n.t)
 }
 
 // begin initializes a session.
@@ -439,10 +435,7 @@ func (p *peer) request(method, target, body string, extra ...string) string {
 // send sends a text on a connection of its own.
 func (p *peer) send(text string) *wire {
 	p.n.t.Helper()
-	c, err := net.Dial("tcp", cmp.Or(p.via, p.n.addr))
-	if err != nil {
-		p.n.t.Fatal(err)
-	}
+	c := mcptest.Must(net.Dial("tcp", cmp.Or(p.via, p.n.addr)))(p.n.t)
 	p.n.t.Cleanup(func() { c.Close() })
 	if _, err := io.WriteString(c, text); err != nil {
 		p.n.t.Fatal(err)

@@ -32,10 +32,7 @@ func (l *line) ask(body string, header ...string) reply {
 	}
 	l.res = nil
 	res := l.head()
-	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	text := mcptest.Must(io.ReadAll(res.Body))(l.t)
 	return reply{status: res.StatusCode, header: res.Header, body: text, whole: true}
 }
 
@@ -52,10 +49,7 @@ func (p *peer) resumed(first string) int {
 // kept reports whether the store has the stream of an event.
 func (p *peer) kept(event string) bool {
 	p.n.t.Helper()
-	s, err := p.n.sessions.Find(p.id, caller.Principal{})
-	if err != nil {
-		p.n.t.Fatal(err)
-	}
+	s := mcptest.Must(p.n.sessions.Find(p.id, caller.Principal{}))(p.n.t)
 	at, err := ticket.ParseEvent(s.ID(), event)
 	if err != nil {
 		p.n.t.Fatal(err)

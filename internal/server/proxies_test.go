@@ -94,9 +94,7 @@ func (p proxy) listen(t *testing.T, to string) string {
 		go func() { _, _ = io.Copy(server, client) }()
 		p.pass(client, server)
 	}
-	if err := r.Start(); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, r.Start())
 	t.Cleanup(r.Close)
 	return r.Addr()
 }
@@ -145,9 +143,7 @@ func hostile(t *testing.T, px proxy, version string) {
 		} else {
 			r = w.all()
 		}
-		if err := f.take(r); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, f.take(r))
 		if f.done {
 			break
 		}

@@ -118,9 +118,7 @@ func TestSleeps(t *testing.T) {
 				p.post(`{"jsonrpc":"2.0","id":3,"method":"resources/subscribe","params":{"uri":"x:a"}}`)
 				p.post(`{"jsonrpc":"2.0","id":4,"method":"resources/subscribe","params":{"uri":"x:b"}}`)
 				p.post(`{"jsonrpc":"2.0","id":5,"method":"resources/unsubscribe","params":{"uri":"x:a"}}`)
-				if err := p.echoed("before"); err != nil {
-					t.Fatal(err)
-				}
+				mcptest.Check(t, p.echoed("before"))
 				n.asleep()
 				was := len(b.since(0))
 				if err := come(p); err != nil {

@@ -174,10 +174,7 @@ func (h *house) openAt(server, principal string) *Session {
 // openAs begins a session of a client with the given capabilities.
 func (h *house) openAs(server, principal, capabilities string) *Session {
 	h.t.Helper()
-	s, err := h.New(newRequest(), caller.At(server, principal), false, nil)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	s := mcptest.Must(h.New(newRequest(), caller.At(server, principal), false, nil))(h.t)
 	h.initialize(s, capabilities)
 	return s
 }
@@ -199,10 +196,7 @@ func begin(t testing.TB, s *Session, light bool, texts ...string) *Call {
 	for _, text := range texts {
 		msgs = append(msgs, mcptest.Parse(text))
 	}
-	c, err := s.Begin(msgs, light)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := mcptest.Must(s.Begin(msgs, light))(t)
 	c.Deliver(context.Background(), msgs, nil)
 	return c
 }
@@ -231,10 +225,7 @@ func (c *deskConn) say(call backend.Call, text string) { c.sink.Emit(call, mcpte
 func readAll(t testing.TB, s *Session, number uint64) []string {
 	t.Helper()
 	ready := make(chan struct{}, 1)
-	r, err := s.Read(t.Context(), number, 0, 0, ready)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := mcptest.Must(s.Read(t.Context(), number, 0, 0, ready))(t)
 	defer r.Detach(false, true, false)
 	return toEnd(t, r, ready)
 }

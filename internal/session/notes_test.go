@@ -160,9 +160,7 @@ func (n *fleetNode) put(s *Session, number uint64, note string, ended bool, entr
 	for i, data := range entries {
 		records = append(records, stream.Record{Number: number, Entry: stream.Entry{Seq: max(next, 1) + uint64(i), Data: []byte(data), Last: ended && i == len(entries)-1}})
 	}
-	if err := n.node.Append(n.t.Context(), s.lease, records); err != nil {
-		n.t.Fatal(err)
-	}
+	mcptest.Check(n.t, n.node.Append(n.t.Context(), s.lease, records))
 }
 
 func safeNote(more string, ids ...int) string {

@@ -674,10 +674,7 @@ func TestTakeOverResumable(t *testing.T) {
 func readSome(t testing.TB, s *Session, number uint64, n int) []string {
 	t.Helper()
 	ready := make(chan struct{}, 1)
-	r, err := s.Read(t.Context(), number, 0, 0, ready)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := mcptest.Must(s.Read(t.Context(), number, 0, 0, ready))(t)
 	defer r.Detach(true, true, false)
 	return some(t, r, ready, n)
 }

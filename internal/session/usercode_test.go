@@ -291,10 +291,7 @@ func TestReentrant(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{}, nil)
 	h.backend = reentrant{}
-	s, err := h.New(newRequest(), caller.Principal{}, false, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := mcptest.Must(h.New(newRequest(), caller.Principal{}, false, nil))(t)
 	for _, light := range []bool{true, false} {
 		c := begin(t, s, light, request(1))
 		if n := c.Number(); n != 0 {

@@ -78,10 +78,7 @@ func failure(id int) string {
 // attach reads a stream from its beginning.
 func attach(t testing.TB, s *Session, number uint64) *reading.Reader {
 	t.Helper()
-	r, err := s.Read(t.Context(), number, 0, 0, make(chan struct{}, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := mcptest.Must(s.Read(t.Context(), number, 0, 0, make(chan struct{}, 1)))(t)
 	return r
 }
 
