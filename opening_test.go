@@ -17,6 +17,7 @@ import (
 
 	"holdfast"
 	"holdfast/backend"
+	"holdfast/backend/message"
 	"holdfast/client"
 	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
@@ -34,8 +35,9 @@ type sleeper struct {
 
 func (s *sleeper) Eras() backend.Eras { return s.eras }
 
-func (s *sleeper) Open(ctx context.Context, _ backend.Start, sink backend.Sink) (backend.Conn, error) {
-	c := &sleeping{s: s, sink: sink, awake: make(chan struct{}), over: make(chan struct{})}
+func (s *sleeper) Open(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
+	c := &sleeping{s: s, awake: make(chan struct{}), over: make(chan struct{}), last: make(chan struct{})}
+	close(c.last)
 	if s.wakes > 0 {
 		t := time.AfterFunc(s.wakes, func() { close(c.awake) })
 		context.AfterFunc(context.WithoutCancel(ctx), func() { t.Stop() })
@@ -48,81 +50,57 @@ func (s *sleeper) Open(ctx context.Context, _ backend.Start, sink backend.Sink) 
 		}
 	}
 	s.opened.Add(1)
-	return c, nil
+	return message.New(c).Open(ctx, start, sink)
 }
 
+// sleeping is a conversation of a sleeper.
 type sleeping struct {
 	s           *sleeper
-	sink        backend.Sink
 	awake, over chan struct{}
 
-	mu      sync.Mutex
-	waiting []backend.Inbound
-	closed  bool
-	work    sync.WaitGroup
+	mu   sync.Mutex
+	last chan struct{} // closed: the last request is answered
+	work sync.WaitGroup
 }
 
-func (c *sleeping) Deliver(in backend.Inbound) error {
-	if in.Kind != jsonrpc.Request {
-		return nil
+// Serve implements [message.Handler]. It answers the requests in their order.
+func (c *sleeping) Serve(x *message.Exchange) {
+	if x.Kind != jsonrpc.Request {
+		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.waiting = append(c.waiting, in); len(c.waiting) == 1 && !c.closed {
-		c.work.Go(c.answerAll)
-	}
-	return nil
-}
-
-// answerAll answers the waiting requests in their order.
-func (c *sleeping) answerAll() {
-	select {
-	case <-c.awake:
-	case <-c.over:
-		return
-	}
-	for {
-		c.mu.Lock()
-		if len(c.waiting) == 0 {
-			c.mu.Unlock()
-			return
+	before, done := c.last, make(chan struct{})
+	c.last = done
+	c.work.Go(func() {
+		defer close(done)
+		<-before
+		select {
+		case <-c.awake:
+			c.answer(x)
+		case <-c.over:
 		}
-		in := c.waiting[0]
-		c.mu.Unlock()
-		c.answer(in)
-		c.mu.Lock()
-		c.waiting = c.waiting[1:]
-		c.mu.Unlock()
-	}
+	})
 }
 
-func (c *sleeping) answer(in backend.Inbound) {
-	m := jsonrpc.Message{Kind: jsonrpc.Response, ID: in.ID}
+func (c *sleeping) answer(x *message.Exchange) {
 	switch {
-	case in.Method == "initialize" && !c.s.modern || in.Method == "initialize" && c.s.eras == backend.Both:
-		m.Result = []byte(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"s","version":"1"}}`)
-	case in.Method == "server/discover" && c.s.modern:
-		m.Result = []byte(`{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s","version":"1"}}}`)
-	case in.Method == "tools/list":
-		m.Result = []byte(`{"resultType":"complete","tools":[]}`)
+	case x.Method == "initialize" && (!c.s.modern || c.s.eras == backend.Both):
+		x.Result([]byte(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"s","version":"1"}}`))
+	case x.Method == "server/discover" && c.s.modern:
+		x.Result([]byte(`{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s","version":"1"}}}`))
+	case x.Method == "tools/list":
+		x.Result([]byte(`{"resultType":"complete","tools":[]}`))
 	default:
-		m.Raw = jsonrpc.AppendError(nil, in.ID, jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "no %s", in.Method))
-		m.Error = jsonrpc.Field(m.Raw, "error")
+		x.Error(jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "no %s", x.Method))
 	}
-	if m.Error == nil {
-		m.Raw = jsonrpc.AppendResult(nil, in.ID, m.Result)
-	}
-	c.sink.Emit(in.Call, m)
 }
 
-func (c *sleeping) Close() error {
+// Closed implements [message.Closer].
+func (c *sleeping) Closed(backend.Sink) {
 	c.s.closed.Add(1)
-	c.mu.Lock()
-	c.closed = true
-	c.mu.Unlock()
 	close(c.over)
 	c.work.Wait()
-	return nil
 }
 
 // A patientClient waits for longer than Holdfast does.

@@ -138,7 +138,7 @@ func TestKeyedWaits(t *testing.T) {
 	t.Parallel()
 	for _, why := range []error{nil, stream.ErrFull} {
 		synctest.Test(t, func(t *testing.T) {
-			h, d := diskHouse(t)
+			h, d := diskHouse(t, Options{})
 			pass := make(chan error)
 			d.set(func([]stream.Record) error { return <-pass })
 			s := h.able("") // a session with a resume policy, which is stored before its call begins

@@ -124,7 +124,7 @@ func TestCallSteps(t *testing.T) {
 // Messages and other events bring a call through its states.
 func TestCallStates(t *testing.T) {
 	t.Parallel()
-	h, d := diskHouse(t)
+	h, d := diskHouse(t, Options{})
 	s := h.open("alice")
 	id := 0
 	type step struct {

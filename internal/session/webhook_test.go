@@ -298,11 +298,8 @@ func TestEndedFailed(t *testing.T) {
 func TestEndedNotStored(t *testing.T) {
 	t.Parallel()
 	for name, refuse := range map[string]func([]stream.Record) error{"full": full, "broken": brokenDisk} {
-		b, d := &bell{}, &disk{}
-		h := newHouse(t, Options{OnEnded: b.ended}, func(st stream.Store) stream.Store {
-			d.Store = st
-			return d
-		})
+		b := &bell{}
+		h, d := diskHouse(t, Options{OnEnded: b.ended})
 		s := h.open("")
 		c := begin(t, s, false, hookedRequest(1), hookedRequest(2))
 		attach(t, s, c.Number()).Detach(true, true, false)
@@ -315,7 +312,6 @@ func TestEndedNotStored(t *testing.T) {
 			t.Errorf("%s: rang %q", name, got)
 		}
 		d.set(nil)
-		h.close()
 	}
 }
 
