@@ -70,6 +70,11 @@ func (c *sleeping) Serve(x *message.Exchange) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	select {
+	case <-c.over:
+		return
+	default:
+	}
 	before, done := c.last, make(chan struct{})
 	c.last = done
 	c.work.Go(func() {
@@ -99,7 +104,9 @@ func (c *sleeping) answer(x *message.Exchange) {
 // Closed implements [message.Closer].
 func (c *sleeping) Closed(backend.Sink) {
 	c.s.closed.Add(1)
+	c.mu.Lock()
 	close(c.over)
+	c.mu.Unlock()
 	c.work.Wait()
 }
 
