@@ -1,7 +1,6 @@
 package holdfast_test
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"context"
@@ -107,21 +106,15 @@ type pageView struct {
 // onPage passes each state of the live page to find, until that returns a name.
 func onPage(t *testing.T, url string, find func(*pageView) string) (name string) {
 	t.Helper()
-	resp := mcptest.Must(http.Get(url + "/live/events"))(t)
-	defer resp.Body.Close()
-	lines := bufio.NewScanner(resp.Body)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		data, ok := strings.CutPrefix(lines.Text(), "data: ")
-		if !ok {
-			continue
-		}
-		var v pageView
-		mcptest.Check(t, json.Unmarshal([]byte(data), &v))
-		if name = find(&v); name != "" {
-			return name
+	page := (&mcptest.Client{URL: url + "/live/events"}).Stream(t, http.MethodGet, "")
+	defer page.Close()
+	for name == "" {
+		event := mcptest.Must(page.Next())(t)
+		if len(event.Data) > 0 {
+			var v pageView
+			mcptest.Check(t, json.Unmarshal(event.Data, &v))
+			name = find(&v)
 		}
 	}
-	t.Fatal("the page has ended")
-	return ""
+	return name
 }

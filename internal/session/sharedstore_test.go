@@ -40,7 +40,7 @@ type shelfNode struct {
 	taking      atomic.Pointer[func()]                      // called before an Acquire; nil: nothing is
 	after       atomic.Pointer[func()]                      // called after an AcquireUnfenced, once; nil: nothing is
 	writes      atomic.Int64
-	notes       sync.Map    // the note of a stream that was appended last, by the number
+	notes       sync.Map    // the last note of each stream, by the number of the stream
 	forgetNotes atomic.Bool // an Acquire gets no notes of calls
 }
 
