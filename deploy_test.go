@@ -64,11 +64,7 @@ func figures(t *testing.T) (names map[string]string, text []byte) {
 	h := holdfast.NewBackendHandler(message.New(message.HandlerFunc(tools.Answer)), &holdfast.Options{Metrics: metrics.New(all)})
 	server := httptest.NewServer(h)
 	defer server.Close()
-	res, err := server.Client().Get(server.URL) // the request is refused
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = res.Body.Close()
+	mcptest.Must(mcptest.Exchange(t.Context(), http.MethodGet, server.URL, ""))(t) // the request is refused
 	w := httptest.NewRecorder()
 	promhttp.HandlerFor(all, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	if err := h.Shutdown(t.Context()); err != nil {

@@ -44,13 +44,13 @@ func TestModernPanics(t *testing.T) {
 					}
 					n.modern("tools/call", "safe")
 				}
-				before := n.logged.Load()
+				before := n.logged()
 				n.set(c.at)
 				got := n.modern(c.method, c.name)
 				if !strings.Contains(got, `"error"`) || strings.Contains(got, "hunter2") || strings.Contains(got, `"result"`) {
 					t.Errorf("got %s", got)
 				}
-				if hit, logged := n.hit.Load(), n.logged.Load()-before; hit == 0 || logged != hit {
+				if hit, logged := n.hit.Load(), n.logged()-before; hit == 0 || logged != hit {
 					t.Errorf("panicked %d times, logged %d", hit, logged)
 				}
 				n.set("")

@@ -17,6 +17,7 @@ import (
 
 	"holdfast"
 	"holdfast/backend"
+	"holdfast/backend/message"
 	"holdfast/client"
 	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
@@ -34,8 +35,9 @@ type sleeper struct {
 
 func (s *sleeper) Eras() backend.Eras { return s.eras }
 
-func (s *sleeper) Open(ctx context.Context, _ backend.Start, sink backend.Sink) (backend.Conn, error) {
-	c := &sleeping{s: s, sink: sink, awake: make(chan struct{}), over: make(chan struct{})}
+func (s *sleeper) Open(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
+	c := &sleeping{s: s, awake: make(chan struct{}), over: make(chan struct{}), last: make(chan struct{})}
+	close(c.last)
 	if s.wakes > 0 {
 		t := time.AfterFunc(s.wakes, func() { close(c.awake) })
 		context.AfterFunc(context.WithoutCancel(ctx), func() { t.Stop() })
@@ -48,81 +50,64 @@ func (s *sleeper) Open(ctx context.Context, _ backend.Start, sink backend.Sink) 
 		}
 	}
 	s.opened.Add(1)
-	return c, nil
+	return message.New(c).Open(ctx, start, sink)
 }
 
+// sleeping is a conversation of a sleeper.
 type sleeping struct {
 	s           *sleeper
-	sink        backend.Sink
 	awake, over chan struct{}
 
-	mu      sync.Mutex
-	waiting []backend.Inbound
-	closed  bool
-	work    sync.WaitGroup
+	mu   sync.Mutex
+	last chan struct{} // closed: the last request is answered
+	work sync.WaitGroup
 }
 
-func (c *sleeping) Deliver(in backend.Inbound) error {
-	if in.Kind != jsonrpc.Request {
-		return nil
+// Serve implements [message.Handler]. It answers the requests in their order.
+func (c *sleeping) Serve(x *message.Exchange) {
+	if x.Kind != jsonrpc.Request {
+		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.waiting = append(c.waiting, in); len(c.waiting) == 1 && !c.closed {
-		c.work.Go(c.answerAll)
-	}
-	return nil
-}
-
-// answerAll answers the waiting requests in their order.
-func (c *sleeping) answerAll() {
 	select {
-	case <-c.awake:
 	case <-c.over:
 		return
-	}
-	for {
-		c.mu.Lock()
-		if len(c.waiting) == 0 {
-			c.mu.Unlock()
-			return
-		}
-		in := c.waiting[0]
-		c.mu.Unlock()
-		c.answer(in)
-		c.mu.Lock()
-		c.waiting = c.waiting[1:]
-		c.mu.Unlock()
-	}
-}
-
-func (c *sleeping) answer(in backend.Inbound) {
-	m := jsonrpc.Message{Kind: jsonrpc.Response, ID: in.ID}
-	switch {
-	case in.Method == "initialize" && !c.s.modern || in.Method == "initialize" && c.s.eras == backend.Both:
-		m.Result = []byte(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"s","version":"1"}}`)
-	case in.Method == "server/discover" && c.s.modern:
-		m.Result = []byte(`{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s","version":"1"}}}`)
-	case in.Method == "tools/list":
-		m.Result = []byte(`{"resultType":"complete","tools":[]}`)
 	default:
-		m.Raw = jsonrpc.AppendError(nil, in.ID, jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "no %s", in.Method))
-		m.Error = jsonrpc.Field(m.Raw, "error")
 	}
-	if m.Error == nil {
-		m.Raw = jsonrpc.AppendResult(nil, in.ID, m.Result)
-	}
-	c.sink.Emit(in.Call, m)
+	before, done := c.last, make(chan struct{})
+	c.last = done
+	c.work.Go(func() {
+		defer close(done)
+		<-before
+		select {
+		case <-c.awake:
+			c.answer(x)
+		case <-c.over:
+		}
+	})
 }
 
-func (c *sleeping) Close() error {
+func (c *sleeping) answer(x *message.Exchange) {
+	switch {
+	case x.Method == "initialize" && (!c.s.modern || c.s.eras == backend.Both):
+		x.Result([]byte(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"s","version":"1"}}`))
+	case x.Method == "server/discover" && c.s.modern:
+		x.Result([]byte(`{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s","version":"1"}}}`))
+	case x.Method == "tools/list":
+		x.Result([]byte(`{"resultType":"complete","tools":[]}`))
+	default:
+		x.Error(jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "no %s", x.Method))
+	}
+}
+
+// Closed implements [message.Closer].
+func (c *sleeping) Closed(backend.Sink) {
 	c.s.closed.Add(1)
 	c.mu.Lock()
-	c.closed = true
-	c.mu.Unlock()
 	close(c.over)
+	c.mu.Unlock()
 	c.work.Wait()
-	return nil
 }
 
 // A patientClient waits for longer than Holdfast does.
@@ -213,9 +198,8 @@ func TestOpeningBounded(t *testing.T) {
 						t.Parallel()
 						synctest.Test(t, func(t *testing.T) {
 							s := &sleeper{eras: server.eras, modern: server.modern, wakes: wakes, opens: server.opens}
-							var log bytes.Buffer
-							var mu sync.Mutex
-							o := &holdfast.Options{Eras: holdfast.ErasBoth, Logger: slog.New(slog.NewTextHandler(locked{&mu, &log}, nil)), Stateless: transport == "stateless"}
+							var log mcptest.Log
+							o := &holdfast.Options{Eras: holdfast.ErasBoth, Logger: slog.New(slog.NewTextHandler(&log, nil)), Stateless: transport == "stateless"}
 							if transport == "json" {
 								o.Response = holdfast.ResponseJSON
 							}
@@ -233,11 +217,9 @@ func TestOpeningBounded(t *testing.T) {
 							case s.opened.Load() != s.closed.Load():
 								t.Errorf("%d conversations were opened, and %d closed", s.opened.Load(), s.closed.Load())
 							}
-							mu.Lock()
 							if n := strings.Count(log.String(), "run its command by hand"); wakes == 0 && n != 1 {
 								t.Errorf("%d lines in the log say what to do: %s", n, log.String())
 							}
-							mu.Unlock()
 							ctx, stop := context.WithTimeout(t.Context(), time.Second)
 							defer stop()
 							_ = h.Shutdown(ctx)
@@ -250,16 +232,4 @@ func TestOpeningBounded(t *testing.T) {
 			}
 		}
 	}
-}
-
-// locked is a writer for several goroutines.
-type locked struct {
-	mu *sync.Mutex
-	w  io.Writer
-}
-
-func (l locked) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.w.Write(p)
 }

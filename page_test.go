@@ -1,7 +1,6 @@
 package holdfast_test
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"context"
@@ -87,29 +86,16 @@ func TestOperatorCancels(t *testing.T) {
 }
 
 // callOnPage returns the name of the call of the tool "slow" on the live page, once it is there.
-func callOnPage(t *testing.T, url string) (name string) {
+func callOnPage(t *testing.T, url string) string {
 	t.Helper()
-	onPage(t, url, func(v *pageView) bool {
+	return onPage(t, url, func(v *pageView) (name string) {
 		for _, c := range v.Calls {
 			if c.Tool == "slow" {
 				name = c.UID
 			}
 		}
-		return name != ""
+		return name
 	})
-	return name
-}
-
-// sessionOnPage returns the name of a session on the live page, once one is there.
-func sessionOnPage(t *testing.T, url string) (name string) {
-	t.Helper()
-	onPage(t, url, func(v *pageView) bool {
-		for _, s := range v.Sessions {
-			name = s.Name
-		}
-		return name != ""
-	})
-	return name
 }
 
 type pageView struct {
@@ -117,26 +103,18 @@ type pageView struct {
 	Sessions []struct{ Name string }
 }
 
-// onPage passes each state of the live page to enough, until that returns true.
-func onPage(t *testing.T, url string, enough func(*pageView) bool) {
+// onPage passes each state of the live page to find, until that returns a name.
+func onPage(t *testing.T, url string, find func(*pageView) string) (name string) {
 	t.Helper()
-	resp, err := http.Get(url + "/live/events")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	lines := bufio.NewScanner(resp.Body)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		data, ok := strings.CutPrefix(lines.Text(), "data: ")
-		if !ok {
-			continue
-		}
-		var v pageView
-		mcptest.Check(t, json.Unmarshal([]byte(data), &v))
-		if enough(&v) {
-			return
+	page := (&mcptest.Client{URL: url + "/live/events"}).Stream(t, http.MethodGet, "")
+	defer page.Close()
+	for name == "" {
+		event := mcptest.Must(page.Next())(t)
+		if len(event.Data) > 0 {
+			var v pageView
+			mcptest.Check(t, json.Unmarshal(event.Data, &v))
+			name = find(&v)
 		}
 	}
-	t.Fatal("the page has ended")
+	return name
 }

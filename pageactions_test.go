@@ -36,7 +36,12 @@ func TestPageActionsAreLogged(t *testing.T) {
 	s := httptest.NewServer(mux)
 	t.Cleanup(s.Close)
 	mcptest.Post(t, s.URL+"/mcp", mcptest.Initialize("2025-11-25", "{}"))
-	session := sessionOnPage(t, s.URL)
+	session := onPage(t, s.URL, func(v *pageView) (name string) {
+		for _, one := range v.Sessions {
+			name = one.Name
+		}
+		return name
+	})
 	ask := func(method, path, token, body string) (int, http.Header) {
 		t.Helper()
 		resp, err := mcptest.Send(t.Context(), method, s.URL+path, body, "Holdfast-Admin-Token", token)
@@ -76,7 +81,7 @@ func TestPageActionsAreLogged(t *testing.T) {
 		if lines := log.String()[before:]; !strings.Contains(lines, step.line) || strings.Count(lines, "live page") != 1 {
 			t.Errorf("%s %s with %q: logged %s, want %s", step.path, step.body, step.token, lines, step.line)
 		}
-		if all := figuresOf(t, s.URL); !strings.Contains(all, "holdfast_"+step.figure+"\n") {
+		if all := mcptest.Must(mcptest.Exchange(t.Context(), http.MethodGet, s.URL+"/metrics", ""))(t).Body; !strings.Contains(all, "holdfast_"+step.figure+"\n") {
 			t.Errorf("%s %s with %q: no %s", step.path, step.body, step.token, step.figure)
 		}
 	}
@@ -107,7 +112,7 @@ func TestPageActionsAreLogged(t *testing.T) {
 	if n := strings.Count(log.String(), "too many wrong tokens"); n != 1 {
 		t.Errorf("%d lines say that there are too many", n)
 	}
-	if all := figuresOf(t, s.URL); !strings.Contains(all, `page_refusals_total{reason="limited"} 24`) || !strings.Contains(all, `page_refusals_total{reason="wrong"} 10`) {
+	if all := mcptest.Must(mcptest.Exchange(t.Context(), http.MethodGet, s.URL+"/metrics", ""))(t).Body; !strings.Contains(all, `page_refusals_total{reason="limited"} 24`) || !strings.Contains(all, `page_refusals_total{reason="wrong"} 10`) {
 		t.Errorf("figures: %s", regexp.MustCompile(`(?m)^holdfast_page.*$`).FindAllString(all, -1))
 	}
 	if regexp.MustCompile(`s3cret|guess`).MatchString(log.String()) {
@@ -116,16 +121,4 @@ func TestPageActionsAreLogged(t *testing.T) {
 	if err := h.Shutdown(t.Context()); err != nil {
 		t.Error(err)
 	}
-}
-
-// figuresOf returns the text of /metrics.
-func figuresOf(t *testing.T, url string) string {
-	t.Helper()
-	resp, err := http.Get(url + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	all := mcptest.Must(io.ReadAll(resp.Body))(t)
-	return string(all)
 }

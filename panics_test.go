@@ -40,26 +40,6 @@ func (p *trap) here(at string) {
 	}
 }
 
-// panicLog counts the panics that were logged with a stack.
-type panicLog struct {
-	slog.Handler
-	n *atomic.Int32
-}
-
-func (l panicLog) Enabled(context.Context, slog.Level) bool { return true }
-
-func (l panicLog) Handle(_ context.Context, r slog.Record) error {
-	r.Attrs(func(a slog.Attr) bool {
-		if a.Key == "stack" && strings.Contains(a.Value.String(), "(*trap).here") {
-			l.n.Add(1)
-		}
-		return true
-	})
-	return nil
-}
-
-func (l panicLog) WithAttrs([]slog.Attr) slog.Handler { return l }
-
 // trapped is a backend that panics at its trap.
 type trapped struct {
 	*trap
@@ -160,7 +140,7 @@ type panicNodes struct {
 	*trap
 	t        *testing.T
 	held     chan *message.Exchange
-	logged   atomic.Int32
+	log      mcptest.Log
 	handlers []*holdfast.Handler
 	urls     []string
 	ended    []bool
@@ -180,7 +160,7 @@ func newPanicNodes(t *testing.T, kind string) *panicNodes {
 		o := &holdfast.Options{
 			Eras:   holdfast.ErasBoth,
 			Store:  durable.New(engine.Open(), durable.Options{Logger: slog.New(slog.DiscardHandler)}),
-			Logger: slog.New(panicLog{slog.DiscardHandler, &n.logged}),
+			Logger: slog.New(slog.NewTextHandler(&n.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 			Principal: func(r *http.Request) string {
 				n.here("Principal")
 				return auth.TokenInfoFromContext(r.Context()).UserID
@@ -214,6 +194,9 @@ func newPanicNodes(t *testing.T, kind string) *panicNodes {
 	t.Cleanup(func() { n.end(time.Minute, 0, 1) })
 	return n
 }
+
+// logged counts the panics that were logged with a stack.
+func (n *panicNodes) logged() int32 { return int32(len(n.log.Lines("(*trap).here"))) }
 
 // end shuts handlers down, within a time.
 func (n *panicNodes) end(within time.Duration, which ...int) {
@@ -297,12 +280,12 @@ func (n *panicNodes) works(node int, session string) {
 // and that the panic was logged once.
 func (n *panicNodes) fails(node int, session, method, params string) {
 	n.t.Helper()
-	before := n.logged.Load()
+	before := n.logged()
 	_, response := n.send(node, session, method, params)
 	if !strings.Contains(response, `"code":-32603`) || strings.Contains(response, "hunter2") {
 		n.t.Errorf("%s: %q", method, response)
 	}
-	if hit, logged := n.hit.Load(), n.logged.Load()-before; hit != 1 || logged != 1 {
+	if hit, logged := n.hit.Load(), n.logged()-before; hit != 1 || logged != 1 {
 		n.t.Errorf("%s: panicked %d times, logged %d", method, hit, logged)
 	}
 }
@@ -393,11 +376,11 @@ func TestQuietPanics(t *testing.T) {
 			n.send(1, id, "tools/call", callSafe)
 			n.end(time.Minute, 0)
 			n.works(1, id)
-			for end := time.Now().Add(time.Minute); n.hit.Load() != n.logged.Load() && time.Now().Before(end); {
+			for end := time.Now().Add(time.Minute); n.hit.Load() != n.logged() && time.Now().Before(end); {
 				time.Sleep(time.Millisecond) // polling: a panic outside of a call is logged at any time
 			}
-			if hit := n.hit.Load(); hit == 0 || hit != n.logged.Load() {
-				t.Errorf("panicked %d times, logged %d", hit, n.logged.Load())
+			if hit := n.hit.Load(); hit == 0 || hit != n.logged() {
+				t.Errorf("panicked %d times, logged %d", hit, n.logged())
 			}
 		})
 	}
@@ -432,7 +415,7 @@ func TestTakeOverPanics(t *testing.T) {
 			n.set(c.at)
 			n.end(time.Millisecond, 0) // the calls are left to the other node
 			read.Wait()
-			if hit, logged := n.hit.Load(), n.logged.Load(); hit != sessions || logged != sessions {
+			if hit, logged := n.hit.Load(), n.logged(); hit != sessions || logged != sessions {
 				t.Errorf("panicked %d times, logged %d", hit, logged)
 			}
 			n.set("")

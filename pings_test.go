@@ -27,10 +27,7 @@ type lonely struct {
 // send makes a request. The caller closes its body.
 func (c *lonely) send(method, last, body string) *http.Response {
 	c.t.Helper()
-	resp, err := mcptest.Send(c.t.Context(), method, c.url, body, "Mcp-Session-Id", c.id, "Last-Event-ID", last)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	resp := mcptest.Must(mcptest.Send(c.t.Context(), method, c.url, body, "Mcp-Session-Id", c.id, "Last-Event-ID", last))(c.t)
 	c.id = cmp.Or(c.id, resp.Header.Get("Mcp-Session-Id"))
 	return resp
 }
@@ -38,10 +35,7 @@ func (c *lonely) send(method, last, body string) *http.Response {
 // ask makes a request, and returns the whole answer.
 func (c *lonely) ask(method, last, body string) (int, string) {
 	c.t.Helper()
-	r, err := mcptest.Read(c.send(method, last, body), nil) //nolint:bodyclose // Read closes it
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	r := mcptest.Must(mcptest.Read(c.send(method, last, body), nil))(c.t) //nolint:bodyclose // Read closes it
 	return r.Status, r.Body
 }
 

@@ -65,15 +65,8 @@ func newCalling(o *holdfast.Options) *calling {
 // post makes a request in a session, or begins one.
 func (c *calling) post(t *testing.T, session, traceparent, body string) (id string) {
 	t.Helper()
-	r := httptest.NewRequest(http.MethodPost, "/mcp", strings.NewReader(body))
-	r.Header.Set("Content-Type", "application/json")
-	r.Header.Set("Accept", "application/json, text/event-stream")
-	if session != "" {
-		r.Header.Set("Mcp-Session-Id", session)
-	}
-	if traceparent != "" {
-		r.Header.Set("Traceparent", traceparent)
-	}
+	r := mcptest.Must(mcptest.NewRequest(t.Context(), http.MethodPost, "http://example.com/mcp", body, "Mcp-Session-Id", session, "Traceparent", traceparent))(t)
+	r.RemoteAddr = "192.0.2.1:1234"
 	w := httptest.NewRecorder()
 	c.ServeHTTP(w, r)
 	if w.Code/100 != 2 {

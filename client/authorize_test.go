@@ -21,11 +21,8 @@ import (
 func transports(t *testing.T) map[string]string {
 	t.Helper()
 	server := newServer()
-	get := func(*http.Request) *mcp.Server { return server }
-	h := holdfast.NewHandler(get, &holdfast.Options{Retry: 10 * time.Millisecond})
-	mcptest.ShutDownAtEnd(t, h, time.Second)
-	mux := mcptest.Endpoints(h)
-	mux.Handle("/old", mcp.NewSSEHandler(get, nil))
+	mux := mcptest.Endpoints(holdfastOf(t, server, &holdfast.Options{Retry: 10 * time.Millisecond}))
+	mux.Handle("/old", mcp.NewSSEHandler(func(*http.Request) *mcp.Server { return server }, nil))
 	base := mcptest.Serve(t, mux)
 	return map[string]string{
 		"http":        base + "/mcp",

@@ -55,7 +55,7 @@ func TestWebSocketBusy(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				b := &busy{refuses: func(n int32) bool { return n <= test.times }, after: test.after}
-				b.next = wsHandler(t, new(atomic.Int32), func(int32) string { return "s" }, func(*websocket.Conn, int32, jsonrpc.Message) bool { return true })
+				b.next = &sockets{t: t, say: func(*websocket.Conn, int32, jsonrpc.Message) bool { return true }}
 				url, hc := serveInside(t, b)
 				began := time.Now()
 				r := newRaw(t, "ws"+strings.TrimPrefix(url, "http"), client.Options{HTTPClient: hc})
@@ -81,7 +81,7 @@ func TestWebSocketBusyAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var runs atomic.Int32
 		b := &busy{refuses: func(n int32) bool { return n > 1 && n <= 4 }, after: "10"}
-		b.next = wsHandler(t, new(atomic.Int32), func(int32) string { return "s" }, func(ws *websocket.Conn, n int32, m jsonrpc.Message) bool {
+		b.next = &sockets{t: t, say: func(ws *websocket.Conn, n int32, m jsonrpc.Message) bool {
 			if m.Method != "tools/call" {
 				return true
 			}
@@ -91,7 +91,7 @@ func TestWebSocketBusyAgain(t *testing.T) {
 			runs.Add(1)
 			utter(ws, `{"jsonrpc":"2.0","id":%s,"result":{}}`, m.ID)
 			return true
-		})
+		}}
 		url, hc := serveInside(t, b)
 		r := newRaw(t, "ws"+strings.TrimPrefix(url, "http"), client.Options{HTTPClient: hc})
 		r.open()
@@ -136,9 +136,9 @@ func TestWebSocketBusyOutcome(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := &busy{refuses: func(n int32) bool { return n > 1 }, after: "20"}
-		b.next = wsHandler(t, new(atomic.Int32), func(int32) string { return "s" }, func(_ *websocket.Conn, _ int32, m jsonrpc.Message) bool {
+		b.next = &sockets{t: t, say: func(_ *websocket.Conn, _ int32, m jsonrpc.Message) bool {
 			return m.Method != "tools/call"
-		})
+		}}
 		url, hc := serveInside(t, b)
 		r := newRaw(t, "ws"+strings.TrimPrefix(url, "http"), client.Options{HTTPClient: hc, GiveUp: 30 * time.Second})
 		r.open()

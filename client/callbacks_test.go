@@ -80,7 +80,7 @@ func (b trapBody) Close() error {
 // When code of the user panics, the call that it works for ends, and the connection continues.
 func TestCallbackPanics(t *testing.T) {
 	t.Parallel()
-	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return newServer() }, &holdfast.Options{Logger: slog.New(slog.DiscardHandler)})
+	h := holdfastOf(t, newServer(), &holdfast.Options{Logger: slog.New(slog.DiscardHandler)})
 	url := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer it" {
 			w.WriteHeader(http.StatusUnauthorized)
@@ -88,7 +88,6 @@ func TestCallbackPanics(t *testing.T) {
 		}
 		h.ServeHTTP(w, r)
 	}))
-	t.Cleanup(func() { _ = h.Shutdown(context.Background()) })
 	for at, fails := range map[string]bool{
 		"Authorization": true, "Authorize": true, "before": true, "after": true, "read": true, "close": false, "Changed": false,
 	} {
@@ -126,9 +125,8 @@ func TestCallbackPanics(t *testing.T) {
 // A panic below a WebSocket's handshake ends the calls that wait for it.
 func TestWebSocketPanics(t *testing.T) {
 	t.Parallel()
-	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return newServer() }, &holdfast.Options{Logger: slog.New(slog.DiscardHandler)})
+	h := holdfastOf(t, newServer(), &holdfast.Options{Logger: slog.New(slog.DiscardHandler)})
 	url := mcptest.Serve(t, h)
-	t.Cleanup(func() { _ = h.Shutdown(context.Background()) })
 	for _, at := range []string{"Authorization", "before"} {
 		p := &trap{}
 		p.set(at)

@@ -2,7 +2,6 @@ package client_test
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"maps"
 	"net/http"
@@ -277,12 +276,7 @@ func TestStreamOfLostSession(t *testing.T) {
 // waitFor waits until the server has got a request of a method since the mode was set.
 func (f *loser) waitFor(t *testing.T, method string) {
 	t.Helper()
-	ctx, stop := context.WithTimeout(t.Context(), soon)
-	defer stop()
-	if !eventually(ctx, func() bool { seen, _ := f.got(); return seen[method] > 0 }) {
-		seen, _ := f.got()
-		t.Fatalf("the server got no %s, but %v", method, seen)
-	}
+	mcptest.Eventually(t, "a "+method, soon, func() bool { seen, _ := f.got(); return seen[method] > 0 })
 }
 
 // Calls in flight in a lost session have an unknown outcome, later calls run once, and one session is begun for all of them.
@@ -298,7 +292,7 @@ func TestManyInLostSession(t *testing.T) {
 				for id := range 5 {
 					r.send(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"wait"}}`, id+1)
 				}
-				f.waitRuns(t, 5)
+				mcptest.Eventually(t, "the calls to run", soon, func() bool { _, runs := f.got(); return runs >= 5 })
 				f.become("lost")
 				for id := range 10 {
 					r.send(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"x"}}`, id+6)
@@ -321,16 +315,6 @@ func TestManyInLostSession(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-// waitRuns waits until the tool has run so often.
-func (f *loser) waitRuns(t *testing.T, n int) {
-	t.Helper()
-	ctx, stop := context.WithTimeout(t.Context(), soon)
-	defer stop()
-	if !eventually(ctx, func() bool { _, runs := f.got(); return runs >= n }) {
-		t.Fatalf("the tool did not run %d times", n)
 	}
 }
 

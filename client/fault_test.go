@@ -4,9 +4,9 @@ import (
 	"bufio"
 	"bytes"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"net/textproto"
+	"net/http"
+	"net/http/httputil"
 	"regexp"
 	"strconv"
 	"strings"
@@ -60,47 +60,29 @@ const (
 var callNumber = regexp.MustCompile(`"tools/call".*"k":(\d+)|"k":(\d+).*"tools/call"`)
 
 func readRequest(r *bufio.Reader) (*request, error) {
-	var raw bytes.Buffer
-	tp := textproto.NewReader(bufio.NewReader(io.TeeReader(&oneByOne{r}, &raw)))
-	line, err := tp.ReadLine()
+	req, err := http.ReadRequest(r)
 	if err != nil {
 		return nil, err
 	}
-	head, err := tp.ReadMIMEHeader()
+	raw, err := httputil.DumpRequest(req, true)
 	if err != nil {
 		return nil, err
 	}
-	q := &request{line: line, get: strings.HasPrefix(line, "GET "), upgrade: head.Get("Upgrade") != "", call: noCall}
-	if n, err := strconv.Atoi(head.Get("Content-Length")); err == nil {
-		q.body = make([]byte, n)
-		if _, err := io.ReadFull(r, q.body); err != nil {
-			return nil, err
-		}
+	_, body, _ := bytes.Cut(raw, []byte("\r\n\r\n"))
+	q := &request{
+		raw: raw, line: req.Method + " " + req.URL.RequestURI(), body: body,
+		get: req.Method == http.MethodGet, upgrade: req.Header.Get("Upgrade") != "", call: noCall,
 	}
 	if m := callNumber.FindSubmatch(q.body); m != nil {
 		q.call, _ = strconv.Atoi(string(m[1]) + string(m[2]))
 	}
-	q.raw = append(raw.Bytes(), q.body...)
-	q.line = strings.TrimSuffix(q.line, " HTTP/1.1")
-	if last := head.Get("Last-Event-Id"); last != "" {
+	if last := req.Header.Get("Last-Event-Id"); last != "" {
 		q.line += " after " + last
 	}
-	if head.Get("Idempotency-Key") != "" {
+	if req.Header.Get("Idempotency-Key") != "" {
 		q.line += " keyed"
 	}
 	return q, nil
-}
-
-// oneByOne keeps the reader above it from reading beyond the header.
-type oneByOne struct{ r *bufio.Reader }
-
-func (o *oneByOne) Read(p []byte) (int, error) {
-	b, err := o.r.ReadByte()
-	if err != nil {
-		return 0, err
-	}
-	p[0] = b
-	return 1, nil
 }
 
 // faults are the kinds of fault, each with its share.

@@ -191,43 +191,41 @@ func TestMuxWithoutResponses(t *testing.T) {
 	for name, holds := range map[string]bool{"never answers": true, "takes no request": true, "ends each connection": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) { muxWithoutResponses(t, name, holds) })
+			synctest.Test(t, func(t *testing.T) {
+				var end atomic.Pointer[chan struct{}]
+				h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if r.Method == http.MethodPost {
+						if name == "takes no request" {
+							_, _ = io.Copy(io.Discard, r.Body)
+							<-r.Context().Done()
+							return
+						}
+						w.WriteHeader(http.StatusAccepted)
+						if !holds {
+							close(*end.Load())
+						}
+						return
+					}
+					over := make(chan struct{})
+					end.Store(&over)
+					events("event: endpoint\nretry: 1\ndata: /post\n\n")(w, r, jsonrpc.Message{})
+					select {
+					case <-over:
+					case <-r.Context().Done():
+					}
+				})
+				o := client.Options{Transport: client.SSE, ConnectTimeout: soon, Silence: 10 * soon}
+				if holds {
+					o.ConnectTimeout = 500 * time.Millisecond
+				}
+				url, hc := serveInside(t, h)
+				o.HTTPClient = hc
+				a := newRaw(t, url, o)
+				if e := a.tryOpen(); e == nil {
+					t.Error("initialize was answered")
+				}
+			})
 		})
-	}
-}
-
-func muxWithoutResponses(t *testing.T, name string, holds bool) {
-	var end atomic.Pointer[chan struct{}]
-	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodPost {
-			if name == "takes no request" {
-				_, _ = io.Copy(io.Discard, r.Body)
-				<-r.Context().Done()
-				return
-			}
-			w.WriteHeader(http.StatusAccepted)
-			if !holds {
-				close(*end.Load())
-			}
-			return
-		}
-		over := make(chan struct{})
-		end.Store(&over)
-		events("event: endpoint\nretry: 1\ndata: /post\n\n")(w, r, jsonrpc.Message{})
-		select {
-		case <-over:
-		case <-r.Context().Done():
-		}
-	})
-	o := client.Options{Transport: client.SSE, ConnectTimeout: soon, Silence: 10 * soon}
-	if holds {
-		o.ConnectTimeout = 500 * time.Millisecond
-	}
-	url, hc := serveInside(t, h)
-	o.HTTPClient = hc
-	a := newRaw(t, url, o)
-	if e := a.tryOpen(); e == nil {
-		t.Error("initialize was answered")
 	}
 }
 

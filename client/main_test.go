@@ -73,12 +73,17 @@ func serveInside(t *testing.T, h http.Handler) (url string, hc *http.Client) {
 	return "http://inside.test", mcptest.ServePipes(t, h)
 }
 
-func holdfastServer(t *testing.T, opts *holdfast.Options) string {
+// holdfastOf returns a handler of a server, which is shut down at the end of the test.
+func holdfastOf(t *testing.T, server *mcp.Server, opts *holdfast.Options) *holdfast.Handler {
 	t.Helper()
-	server := newServer()
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, opts)
 	mcptest.ShutDownAtEnd(t, h, time.Second)
-	return mcptest.Serve(t, h)
+	return h
+}
+
+func holdfastServer(t *testing.T, opts *holdfast.Options) string {
+	t.Helper()
+	return mcptest.Serve(t, holdfastOf(t, newServer(), opts))
 }
 
 // officialServer serves with the go-sdk alone, which ends a session only at a DELETE. A client

@@ -259,9 +259,7 @@ func TestModernCancelKeyed(t *testing.T) {
 	c.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x",` + meta + `}}`)
 	c.until(func(m jsonrpc.Message) bool { return m.Method == "notifications/progress" })
 	c.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
-	if !eventually(t.Context(), func() bool { return len(s.got("notifications/cancelled")) == 1 }) {
-		t.Fatal("no cancellation was sent")
-	}
+	mcptest.Eventually(t, "the cancellation", soon, func() bool { return len(s.got("notifications/cancelled")) == 1 })
 	key := jsonrpc.String(jsonrpc.Field(s.got("notifications/cancelled")[0].Params, "_meta", "holdfast/idempotencyKey"))
 	if was := s.got("tools/call")[0].header.Get("Idempotency-Key"); key == "" || was != `"`+key+`"` {
 		t.Errorf("cancelled by the key %q, and called under %s", key, was)

@@ -228,53 +228,56 @@ func TestHTTPSSERefusedForNow(t *testing.T) {
 	}
 }
 
-// wsServer serves a WebSocket: say answers each message, and ends the connection
-// when it returns false. A ping of the WebSocket itself comes as a message without a
-// kind. The server declares that it honours idempotency keys.
+// sockets is a server of WebSockets. It declares that it honours idempotency keys.
+type sockets struct {
+	t *testing.T
+	// say answers a message of the nth connection, and ends the connection when it returns false. A ping of
+	// the WebSocket itself comes as a message without a kind.
+	say     func(ws *websocket.Conn, n int32, m jsonrpc.Message) bool
+	session func(n int32) string // the session of a connection; nil: the same for all
+	dials   atomic.Int32
+}
+
+// wsServer serves a sockets.
 func wsServer(t *testing.T, say func(ws *websocket.Conn, n int32, m jsonrpc.Message) bool) (url string, dials *atomic.Int32) {
 	t.Helper()
-	return wsSessions(t, func(int32) string { return "s" }, say)
+	s := &sockets{t: t, say: say}
+	return "ws" + strings.TrimPrefix(mcptest.Serve(t, s), "http"), &s.dials
 }
 
-// wsSessions is wsServer with a session of its own for each connection, by the connection's number.
-func wsSessions(t *testing.T, session func(n int32) string, say func(ws *websocket.Conn, n int32, m jsonrpc.Message) bool) (url string, dials *atomic.Int32) {
-	t.Helper()
-	dials = new(atomic.Int32)
-	url = mcptest.Serve(t, wsHandler(t, dials, session, say))
-	return "ws" + strings.TrimPrefix(url, "http"), dials
-}
-
-// wsHandler is the handler of a wsSessions server. It counts in dials.
-func wsHandler(t *testing.T, dials *atomic.Int32, session func(n int32) string, say func(ws *websocket.Conn, n int32, m jsonrpc.Message) bool) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		n := dials.Add(1)
-		w.Header().Set("Mcp-Session-Id", session(n))
-		var ws *websocket.Conn
-		ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{
-			OnPingReceived: func(context.Context, []byte) bool { return say(ws, n, jsonrpc.Message{}) },
-		})
+// ServeHTTP implements [http.Handler].
+func (s *sockets) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	n := s.dials.Add(1)
+	session := "s"
+	if s.session != nil {
+		session = s.session(n)
+	}
+	w.Header().Set("Mcp-Session-Id", session)
+	var ws *websocket.Conn
+	ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{
+		OnPingReceived: func(context.Context, []byte) bool { return s.say(ws, n, jsonrpc.Message{}) },
+	})
+	if err != nil {
+		return
+	}
+	defer func() { _ = ws.CloseNow() }()
+	ws.SetReadLimit(1 << 20)
+	for {
+		_, data, err := ws.Read(r.Context())
 		if err != nil {
 			return
 		}
-		defer func() { _ = ws.CloseNow() }()
-		ws.SetReadLimit(1 << 20)
-		for {
-			_, data, err := ws.Read(r.Context())
-			if err != nil {
-				return
-			}
-			m, err := jsonrpc.Parse(data)
-			switch {
-			case err != nil:
-				t.Error(err)
-				return
-			case m.Method == "initialize":
-				utter(ws, keyedGreeting, m.ID)
-			case !say(ws, n, m):
-				return
-			}
+		m, err := jsonrpc.Parse(data)
+		switch {
+		case err != nil:
+			s.t.Error(err)
+			return
+		case m.Method == "initialize":
+			utter(ws, keyedGreeting, m.ID)
+		case !s.say(ws, n, m):
+			return
 		}
-	})
+	}
 }
 
 func utter(ws *websocket.Conn, format string, args ...any) {

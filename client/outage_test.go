@@ -1,18 +1,17 @@
 package client_test
 
 import (
-	"bytes"
 	"errors"
-	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"holdfast/client"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -22,32 +21,16 @@ type fickle struct {
 }
 
 func (f *fickle) RoundTrip(r *http.Request) (*http.Response, error) {
-	body := ""
-	if r.Body != nil {
-		all, err := io.ReadAll(r.Body)
-		if err != nil {
-			return nil, err
-		}
-		body = string(all)
-	}
 	if now := time.Now(); !now.Before(f.from) && now.Before(f.to) {
 		return nil, errors.New("connection refused")
 	}
-	m, err := jsonrpc.Parse([]byte(body))
-	answer := &http.Response{StatusCode: http.StatusMethodNotAllowed, Header: http.Header{}, Body: http.NoBody, ContentLength: -1, Request: r}
-	switch {
-	case err != nil: // the request is a GET
-	case m.Kind != jsonrpc.Request:
-		answer.StatusCode = http.StatusAccepted
-	default:
-		answer.StatusCode = http.StatusOK
-		answer.Header.Set("Content-Type", "application/json")
-		result := `{}`
-		if m.Method == "initialize" {
-			result = `{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"s","version":"1"}}`
-		}
-		answer.Body = io.NopCloser(strings.NewReader(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":` + result + `}`))
+	if r.Body == nil {
+		r.Body = http.NoBody
 	}
+	w := httptest.NewRecorder()
+	mcptest.Methods{}.ServeHTTP(w, r)
+	answer := w.Result()
+	answer.Request = r
 	return answer, nil
 }
 
@@ -56,61 +39,28 @@ func (f *fickle) RoundTrip(r *http.Request) (*http.Response, error) {
 func TestOutageIsLogged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex
-		var log bytes.Buffer
+		var log mcptest.Log
 		now := time.Now()
-		c, err := client.New("http://user:s3cret@server/mcp", &client.Options{
+		r := newRaw(t, "http://user:s3cret@server/mcp", client.Options{
 			HTTPClient: &http.Client{Transport: &fickle{from: now.Add(time.Second), to: now.Add(11 * time.Second)}}, Transport: client.HTTP,
-			Logger: slog.New(slog.NewTextHandler(writer(func(p []byte) (int, error) {
-				mu.Lock()
-				defer mu.Unlock()
-				return log.Write(p)
-			}), nil)),
+			Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		send := func(text string) {
-			t.Helper()
-			m, err := jsonrpc.Parse([]byte(text))
-			if err == nil {
-				err = c.Send(t.Context(), m)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		answered := func(id string) {
-			t.Helper()
-			if m, err := c.Receive(t.Context()); err != nil || m.Result == nil || id != "" && string(m.ID) != id {
-				t.Errorf("received %s, %v", m.Raw, err)
-			}
-		}
-		send(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`)
-		answered("0")
-		send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+		r.open()
 		time.Sleep(2 * time.Second)
-		for _, id := range []string{"1", "2", "3"} {
-			send(`{"jsonrpc":"2.0","id":` + id + `,"method":"tools/list"}`)
+		for id := range 3 {
+			r.send(`{"jsonrpc":"2.0","id":%d,"method":"tools/list"}`, 1+id)
 		}
 		for range 3 {
-			answered("")
+			if m := r.until(func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Response }); m.Result == nil {
+				t.Errorf("received %s", m.Raw)
+			}
 		}
 		time.Sleep(10 * time.Second)
-		mu.Lock()
-		all := strings.Split(strings.TrimSpace(log.String()), "\n")
-		mu.Unlock()
+		all := log.Lines("")
 		if len(all) != 2 || !strings.Contains(all[0], `level=WARN msg="the server is out of reach: calls wait for it for up to `) || !strings.Contains(all[0], "url=http://server/mcp calls_waiting=3 ") ||
 			!strings.Contains(all[1], `level=INFO msg="the server is reached again" url=http://server/mcp for=`) {
 			t.Errorf("the log is\n%s", strings.Join(all, "\n"))
 		}
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
+		mcptest.Check(t, r.Close())
 	})
 }
-
-// A writer is an [io.Writer].
-type writer func([]byte) (int, error)
-
-func (w writer) Write(p []byte) (int, error) { return w(p) }

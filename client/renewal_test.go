@@ -206,7 +206,7 @@ func TestKeyBetweenSessions(t *testing.T) {
 func TestWebSocketKeyBetweenSessions(t *testing.T) {
 	t.Parallel()
 	keys := make(chan string, 1)
-	at, _ := wsSessions(t, func(n int32) string { return fmt.Sprint(n) }, func(ws *websocket.Conn, _ int32, m jsonrpc.Message) bool {
+	s := &sockets{t: t, session: func(n int32) string { return fmt.Sprint(n) }, say: func(ws *websocket.Conn, _ int32, m jsonrpc.Message) bool {
 		switch jsonrpc.String(jsonrpc.Field(m.Params, "name")) {
 		case "cut":
 			return false
@@ -215,7 +215,8 @@ func TestWebSocketKeyBetweenSessions(t *testing.T) {
 			utter(ws, `{"jsonrpc":"2.0","id":%s,"result":{}}`, m.ID)
 		}
 		return true
-	})
+	}}
+	at := "ws" + strings.TrimPrefix(mcptest.Serve(t, s), "http")
 	lost, made := make(chan struct{}), make(chan struct{})
 	r := newRaw(t, at, client.Options{Lost: func([]string) {
 		close(lost)

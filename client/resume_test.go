@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"holdfast"
 	"net"
 	"net/http"
@@ -108,43 +107,6 @@ func TestWebSocketResumeSameID(t *testing.T) {
 		t.Error(got)
 	}
 	<-on
-}
-
-func continuedThenRead(t *testing.T, hello string) {
-	t.Helper()
-	heard, listens := make(chan struct{}), make(chan struct{})
-	const progress = "id: c.1.%d\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{\"progressToken\":1,\"progress\":%d}}\n\n"
-	url := mcptest.Serve(t, mcptest.Methods{
-		"initialize": func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message) {
-			w.Header().Set("Mcp-Session-Id", "s")
-			mcptest.JSON(w, fmt.Sprintf(hello, m.ID))
-		},
-		"GET": func(w http.ResponseWriter, r *http.Request, _ jsonrpc.Message) {
-			open(w, r, listens, "")
-			open(w, r, nil, progress, 1, 1)
-		},
-		"tools/call": func(w http.ResponseWriter, r *http.Request, m jsonrpc.Message) {
-			events("")(w, r, m)
-			close(listens)
-			<-heard
-			fmt.Fprintf(w, progress+progress+data(mcptest.Result(m, "{}")), 1, 1, 2, 2)
-		},
-	})
-	r := newRaw(t, url, client.Options{})
-	r.open()
-	r.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
-	var told []string
-	r.until(func(m jsonrpc.Message) bool {
-		if m.Method == "notifications/progress" {
-			if told = append(told, string(jsonrpc.Field(m.Params, "progress"))); len(told) == 1 {
-				close(heard)
-			}
-		}
-		return m.Kind == jsonrpc.Response
-	})
-	if got := strings.Join(told, " "); got != "1 2" {
-		t.Errorf("progress came as %s", got)
-	}
 }
 
 // A request that was not sent, because there was no connection, is sent again over another, also
@@ -287,10 +249,8 @@ func TestTransportResumesOverMux(t *testing.T) {
 		}
 		return nil, "done", ctx.Err()
 	})
-	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, nil)
-	base := mcptest.Serve(t, mcptest.Endpoints(h))
+	base := mcptest.Serve(t, mcptest.Endpoints(holdfastOf(t, server, nil)))
 	url := base + "/mcp"
-	mcptest.ShutDownAtEnd(t, h, time.Second)
 	ctx, stop := context.WithTimeout(t.Context(), soon)
 	defer stop()
 	began := make(chan struct{}, 1)

@@ -2,7 +2,6 @@ package client_test
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"net/http"
 	"strings"
@@ -15,8 +14,6 @@ import (
 
 	"holdfast"
 	"holdfast/client"
-	"holdfast/internal/mcptest"
-	"holdfast/jsonrpc"
 )
 
 // A mutable makes connections that can all be silenced: no bytes pass any more, as where a NAT has forgotten them or a machine has lost its power.
@@ -113,28 +110,23 @@ func TestSilentConnections(t *testing.T) {
 				tr := hc.Transport.(*http.Transport)
 				m := &mutable{dial: tr.DialContext}
 				tr.DialContext = m.DialContext
-				c := mcptest.Must(client.New(url, &client.Options{HTTPClient: hc}))(t)
-				say := func(text string) {
-					t.Helper()
-					mcptest.Check(t, c.Send(t.Context(), mustParse(t, text)))
-				}
-				say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`)
-				awaitAnswer(t, c, "0")
-				say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+				c := newRaw(t, url, client.Options{HTTPClient: hc})
+				c.within = time.Hour
+				c.open()
 				time.Sleep(time.Second)
-				say(`{"jsonrpc":"2.0","id":"ping","method":"ping"}`)
-				awaitAnswer(t, c, `"ping"`) // keeps a connection for the next request, beside that of the standalone stream
+				c.send(`{"jsonrpc":"2.0","id":"ping","method":"ping"}`)
+				c.answer(`"ping"`) // keeps a connection for the next request, beside that of the standalone stream
 				if test.before > 0 {
 					time.Sleep(test.before)
 					m.silence()
 				}
-				say(`{"jsonrpc":"2.0","id":1,"method":` + test.method + `}`)
+				c.send(`{"jsonrpc":"2.0","id":1,"method":%s}`, test.method)
 				if test.after > 0 {
 					time.Sleep(test.after)
 					m.silence()
 				}
 				dead := time.Now()
-				answer := awaitAnswer(t, c, "1")
+				answer := c.answer("1")
 				if took := time.Since(dead); answer.Error != nil || took > test.within {
 					t.Errorf("after %v: %s", took, answer.Raw)
 				}
@@ -150,24 +142,3 @@ func TestSilentConnections(t *testing.T) {
 
 // worksFor is how long the test's tool works. A longer time would hide that a dead connection is noticed late.
 const worksFor = 20 * time.Second
-
-func mustParse(t *testing.T, text string) jsonrpc.Message {
-	t.Helper()
-	return mcptest.Must(jsonrpc.Parse([]byte(text)))(t)
-}
-
-// awaitAnswer returns the response to a request.
-func awaitAnswer(t *testing.T, c *client.Conn, id string) jsonrpc.Message {
-	t.Helper()
-	ctx, stop := context.WithTimeout(t.Context(), time.Hour)
-	defer stop()
-	for {
-		m, err := c.Receive(ctx)
-		if err != nil {
-			t.Fatal(fmt.Errorf("request %s: %w", id, err))
-		}
-		if m.Kind == jsonrpc.Response && string(m.ID) == id {
-			return m
-		}
-	}
-}

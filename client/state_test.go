@@ -28,15 +28,16 @@ import (
 // raw is a host that sends and receives JSON.
 type raw struct {
 	*client.Conn
-	t     *testing.T
-	heard map[string]int // the number of notifications, by method
+	t      *testing.T
+	within time.Duration  // the time for an answer
+	heard  map[string]int // the number of notifications, by method
 }
 
 func newRaw(t *testing.T, url string, opts client.Options) *raw {
 	t.Helper()
 	c := mcptest.Must(client.New(url, &opts))(t)
 	t.Cleanup(func() { _ = c.Close() })
-	return &raw{c, t, make(map[string]int)}
+	return &raw{c, t, soon, make(map[string]int)}
 }
 
 func (r *raw) send(format string, args ...any) {
@@ -48,7 +49,7 @@ func (r *raw) send(format string, args ...any) {
 // until returns the first message for which f is true.
 func (r *raw) until(f func(jsonrpc.Message) bool) jsonrpc.Message {
 	r.t.Helper()
-	ctx, stop := context.WithTimeout(r.t.Context(), soon)
+	ctx, stop := context.WithTimeout(r.t.Context(), r.within)
 	defer stop()
 	for {
 		m := mcptest.Must(r.Receive(ctx))(r.t)
@@ -69,13 +70,9 @@ func (r *raw) answer(id string) jsonrpc.Message {
 // taken waits until the server has got a call.
 func (r *raw) taken(id string) {
 	r.t.Helper()
-	ctx, stop := context.WithTimeout(r.t.Context(), soon)
-	defer stop()
-	if !eventually(ctx, func() bool {
+	mcptest.Eventually(r.t, "the server to have "+id, soon, func() bool {
 		return !slices.ContainsFunc(r.State().Calls, func(c client.CallState) bool { return string(c.ID) == id && len(c.Request) > 0 })
-	}) {
-		r.t.Fatalf("the server does not have %s", id)
-	}
+	})
 }
 
 func (r *raw) open() {
@@ -114,8 +111,7 @@ func newGate(t *testing.T) *gate {
 		}
 		return nil, n, nil
 	})
-	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{Retry: 10 * time.Millisecond})
-	mcptest.ShutDownAtEnd(t, h, time.Second)
+	h := holdfastOf(t, server, &holdfast.Options{Retry: 10 * time.Millisecond})
 	old := h.SSE("/messages")
 	g.url = mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		g.serving.Add(1)
@@ -207,8 +203,7 @@ func TestContinueServerRequest(t *testing.T) {
 		}
 		return nil, res.Action, nil
 	})
-	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{Retry: 10 * time.Millisecond})
-	mcptest.ShutDownAtEnd(t, h, time.Second)
+	h := holdfastOf(t, server, &holdfast.Options{Retry: 10 * time.Millisecond})
 	a := newRaw(t, mcptest.Serve(t, h), client.Options{})
 	a.open()
 	a.send(`{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{"name":"ask","arguments":{},"_meta":{"progressToken":"p"}}}`)
@@ -231,9 +226,7 @@ func TestStateBeforeSending(t *testing.T) {
 	t.Parallel()
 	var conn atomic.Pointer[client.Conn]
 	var posts, early atomic.Int32
-	server := newServer()
-	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, nil)
-	t.Cleanup(func() { _ = h.Shutdown(t.Context()) })
+	h := holdfastOf(t, newServer(), nil)
 	url := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		posts.Add(1)
 		h.ServeHTTP(w, r)

@@ -19,9 +19,7 @@ func TestStatus(t *testing.T) {
 	a.until(func(m jsonrpc.Message) bool { return m.Method == "notifications/progress" })
 	s := a.State()
 	a.Detach()
-	if !eventually(t.Context(), func() bool { return g.serving.Load() == 0 }) {
-		t.Error("the server still writes to who has left")
-	}
+	mcptest.Eventually(t, "the server to write nothing more", soon, func() bool { return g.serving.Load() == 0 })
 	s = client.State{URL: s.URL, Revision: s.Revision, Calls: s.Calls}
 	ask := func() client.Status {
 		t.Helper()

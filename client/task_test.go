@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"holdfast/client"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -100,9 +101,7 @@ func TestTaskInput(t *testing.T) {
 		}
 		return m.Kind == jsonrpc.Response
 	})
-	if !eventually(t.Context(), func() bool { return len(s.got("tasks/update")) == 1 }) {
-		t.Fatal("no input")
-	}
+	mcptest.Eventually(t, "the input", soon, func() bool { return len(s.got("tasks/update")) == 1 })
 	update := s.got("tasks/update")[0]
 	if got := jsonrpc.Field(update.Params, "inputResponses", "b", "content", "name"); string(got) != `"bob"` || update.header.Get("Mcp-Name") != "t/1" {
 		t.Errorf("%s", update.Raw)
@@ -115,9 +114,7 @@ func TestTaskLeftAndCancelled(t *testing.T) {
 	s := newTaskServer(t, `"status":"working"`)
 	a := newRaw(t, s.url, client.Options{Tasks: true})
 	a.send(taskCall)
-	if !eventually(t.Context(), func() bool { return len(s.got("tasks/get")) > 2 }) {
-		t.Fatal("nobody asks")
-	}
+	mcptest.Eventually(t, "the client to ask", soon, func() bool { return len(s.got("tasks/get")) > 2 })
 	a.Detach()
 	state := a.State()
 	if len(state.Calls) != 1 || state.Calls[0].Task != "t/1" || state.Calls[0].Request != nil {
@@ -126,16 +123,12 @@ func TestTaskLeftAndCancelled(t *testing.T) {
 	b := newRaw(t, s.url, client.Options{State: &state})
 	before := len(s.got("tasks/get"))
 	go func() { _, _ = b.Receive(t.Context()) }()
-	if !eventually(t.Context(), func() bool { return len(s.got("tasks/get")) > before+2 }) {
-		t.Fatal("nobody asks")
-	}
+	mcptest.Eventually(t, "the client to ask", soon, func() bool { return len(s.got("tasks/get")) > before+2 })
 	if n := len(s.got("tasks/cancel")); n > 0 {
 		t.Error("a task that was left is cancelled")
 	}
 	b.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
-	if !eventually(t.Context(), func() bool { return len(s.got("tasks/cancel")) == 1 }) {
-		t.Error("not cancelled")
-	}
+	mcptest.Eventually(t, "the cancellation", soon, func() bool { return len(s.got("tasks/cancel")) == 1 })
 	if n := len(s.got("notifications/cancelled")) + len(s.got("tools/call")); n != 1 {
 		t.Errorf("%d messages too many", n-1)
 	}

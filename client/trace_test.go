@@ -1,7 +1,6 @@
 package client_test
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"os"
@@ -44,32 +43,15 @@ func (t *trace) print(tb testing.TB) {
 }
 
 // logger returns a logger that writes to the trace.
-func (t *trace) logger(who string) *slog.Logger { return slog.New(&tracing{t: t, who: who}) }
-
-type tracing struct {
-	t     *trace
-	who   string
-	attrs []slog.Attr
+func (t *trace) logger(who string) *slog.Logger {
+	return slog.New(slog.NewTextHandler(logTo(func(line string) { t.addf("%s: %s", who, line) }), &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-func (h *tracing) Enabled(context.Context, slog.Level) bool { return true }
+// A logTo is the writer of a text log: it gets each line without the time.
+type logTo func(line string)
 
-func (h *tracing) Handle(_ context.Context, r slog.Record) error {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s %s", h.who, r.Level, r.Message)
-	for _, a := range h.attrs {
-		fmt.Fprintf(&b, " %s=%v", a.Key, a.Value)
-	}
-	r.Attrs(func(a slog.Attr) bool {
-		fmt.Fprintf(&b, " %s=%v", a.Key, a.Value)
-		return true
-	})
-	h.t.addf("%s", b.String())
-	return nil
+func (f logTo) Write(p []byte) (int, error) {
+	_, line, _ := strings.Cut(string(p), " ")
+	f(strings.TrimSpace(line))
+	return len(p), nil
 }
-
-func (h *tracing) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return &tracing{h.t, h.who, append(h.attrs[:len(h.attrs):len(h.attrs)], attrs...)}
-}
-
-func (h *tracing) WithGroup(string) slog.Handler { return h }

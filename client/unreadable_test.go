@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/coder/websocket"
-
 	"holdfast/client"
 	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
@@ -17,10 +15,6 @@ import (
 func TestUnreadableAnswers(t *testing.T) {
 	t.Parallel()
 	const result = `{"content":[]}`
-	servers := map[string]func(t *testing.T, say func(id string) []string) *raw{
-		"HTTP+SSE":  dialOddSSE,
-		"WebSocket": dialOddWebSocket,
-	}
 	for name, of := range map[string]struct {
 		texts string // with ID for the id of the call
 		want  string // a part of the answer
@@ -35,10 +29,22 @@ func TestUnreadableAnswers(t *testing.T) {
 		"an error without an id":  {`{"jsonrpc":"2.0","error":{"code":-32602,"message":"bad"}}`, `{"code":-32602,"message":"bad"}`},
 		"text before the message": {`INFO {"jsonrpc":"2.0","id":ID,"result":` + result + `}`, "INFO"},
 	} {
-		for transport, dial := range servers {
+		for transport, hello := range map[string]string{"HTTP+SSE": greeting, "WebSocket": keyedGreeting} {
 			t.Run(transport+", "+name, func(t *testing.T) {
 				t.Parallel()
-				r := dial(t, func(id string) []string { return strings.Split(strings.ReplaceAll(of.texts, "ID", id), "|") })
+				url := mcptest.Serve(t, &mcptest.Server{New: func() mcptest.Script {
+					return mcptest.Answers{
+						"initialize": func(m jsonrpc.Message, _ func(string)) string { return fmt.Sprintf(hello, m.ID) },
+						"tools/call odd": func(m jsonrpc.Message, _ func(string)) string {
+							return strings.NewReplacer("ID", string(m.ID), "|", "\n").Replace(of.texts)
+						},
+					}.Script
+				}})
+				to, o := url+"/sse", client.Options{Transport: client.SSE}
+				if transport == "WebSocket" {
+					to, o = "ws"+strings.TrimPrefix(url, "http")+"/ws", client.Options{}
+				}
+				r := newRaw(t, to, o)
 				r.open()
 				r.send(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"odd"}}`)
 				if m := r.answer("7"); !strings.Contains(strings.ReplaceAll(string(m.Raw), `\"`, `"`), of.want) {
@@ -51,39 +57,4 @@ func TestUnreadableAnswers(t *testing.T) {
 			})
 		}
 	}
-}
-
-// dialOddWebSocket returns a client of a server over a WebSocket. The server answers a tool call with the messages that say returns for the call's id.
-func dialOddWebSocket(t *testing.T, say func(id string) []string) *raw {
-	url, _ := wsSessions(t, func(int32) string { return "s" }, func(ws *websocket.Conn, _ int32, m jsonrpc.Message) bool {
-		for _, text := range oddly(m, say) {
-			utter(ws, "%s", text)
-		}
-		return true
-	})
-	return newRaw(t, url, client.Options{})
-}
-
-// oddly returns such a server's answer to a message.
-func oddly(m jsonrpc.Message, say func(id string) []string) []string {
-	switch {
-	case m.Kind != jsonrpc.Request:
-		return nil
-	case m.Method == "tools/call":
-		return say(string(m.ID))
-	}
-	return []string{fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, m.ID)}
-}
-
-// dialOddSSE is dialOddWebSocket over HTTP+SSE.
-func dialOddSSE(t *testing.T, say func(id string) []string) *raw {
-	url := mcptest.Serve(t, &mcptest.Server{New: func() mcptest.Script {
-		return func(m jsonrpc.Message, _ func(string)) string {
-			if m.Method == "initialize" {
-				return fmt.Sprintf(greeting, m.ID)
-			}
-			return strings.Join(oddly(m, say), "\n")
-		}
-	}})
-	return newRaw(t, url+"/sse", client.Options{Transport: client.SSE})
 }

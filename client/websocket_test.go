@@ -74,64 +74,61 @@ func TestWebSocketRequestTooLarge(t *testing.T) {
 // has is not sent again, and neither are replies to pings.
 func TestWebSocketReplies(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, repliesAgain)
-}
-
-func repliesAgain(t *testing.T) {
-	const many = 1100
-	// The client asks with pings, one after the other, which answers the server has. A
-	// ping that comes after an answer may be about earlier answers. Each further
-	// question waits for one more ping: the second of these is about all of the many
-	// answers, and the third shows that the second question was answered.
-	const more = 3
-	var heard, again atomic.Int32
-	asked, due := 0, false // used only by the goroutine that reads
-	ask := func(ws *websocket.Conn) {
-		id := "more"
-		if due, asked = false, asked+1; asked > more {
-			id = "last"
-		}
-		utter(ws, `{"jsonrpc":"2.0","id":%q,"method":"elicitation/create","params":{}}`, id)
-	}
-	done := make(chan struct{})
-	one := func(int32) string { return "s" }
-	url, hc := serveInside(t, wsHandler(t, new(atomic.Int32), one, func(ws *websocket.Conn, n int32, m jsonrpc.Message) bool {
-		switch id := jsonrpc.String(m.ID); {
-		case m.Method == "tools/call":
-			for i := range many {
-				utter(ws, `{"jsonrpc":"2.0","id":"p%d","method":"ping"}`, i)
-				utter(ws, `{"jsonrpc":"2.0","id":"e%d","method":"elicitation/create","params":{}}`, i)
+	synctest.Test(t, func(t *testing.T) {
+		const many = 1100
+		// The client asks with pings, one after the other, which answers the server has. A
+		// ping that comes after an answer may be about earlier answers. Each further
+		// question waits for one more ping: the second of these is about all of the many
+		// answers, and the third shows that the second question was answered.
+		const more = 3
+		var heard, again atomic.Int32
+		asked, due := 0, false // used only by the goroutine that reads
+		ask := func(ws *websocket.Conn) {
+			id := "more"
+			if due, asked = false, asked+1; asked > more {
+				id = "last"
 			}
-		case m.Kind == 0 && due:
-			ask(ws)
-		case m.Kind != jsonrpc.Response:
-		case id == "last" && n == 1:
-			return false // as if the answer had been lost with the connection
-		case id == "last":
-			close(done)
-		case n > 1:
-			again.Add(1)
-		case id == "more":
-			due = true
-		case heard.Add(1) == 2*many:
-			synctest.Wait() // until the client has noted that it wrote them
-			ask(ws)
+			utter(ws, `{"jsonrpc":"2.0","id":%q,"method":"elicitation/create","params":{}}`, id)
 		}
-		return true
-	}))
-	r := newRaw(t, "ws"+strings.TrimPrefix(url, "http"), client.Options{HTTPClient: hc})
-	r.open()
-	r.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
-	for range many + more + 1 { // the Conn answers pings itself
-		m := r.until(func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Request })
-		r.send(`{"jsonrpc":"2.0","id":%s,"result":{}}`, m.ID)
-	}
-	select {
-	case <-done:
-	case <-time.After(soon):
-		t.Fatal("the last answer was lost")
-	}
-	if n := again.Load(); n > 1 { // the answer before the last may not be confirmed yet
-		t.Errorf("%d answers were sent again", n)
-	}
+		done := make(chan struct{})
+		url, hc := serveInside(t, &sockets{t: t, say: func(ws *websocket.Conn, n int32, m jsonrpc.Message) bool {
+			switch id := jsonrpc.String(m.ID); {
+			case m.Method == "tools/call":
+				for i := range many {
+					utter(ws, `{"jsonrpc":"2.0","id":"p%d","method":"ping"}`, i)
+					utter(ws, `{"jsonrpc":"2.0","id":"e%d","method":"elicitation/create","params":{}}`, i)
+				}
+			case m.Kind == 0 && due:
+				ask(ws)
+			case m.Kind != jsonrpc.Response:
+			case id == "last" && n == 1:
+				return false // as if the answer had been lost with the connection
+			case id == "last":
+				close(done)
+			case n > 1:
+				again.Add(1)
+			case id == "more":
+				due = true
+			case heard.Add(1) == 2*many:
+				synctest.Wait() // until the client has noted that it wrote them
+				ask(ws)
+			}
+			return true
+		}})
+		r := newRaw(t, "ws"+strings.TrimPrefix(url, "http"), client.Options{HTTPClient: hc})
+		r.open()
+		r.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
+		for range many + more + 1 { // the Conn answers pings itself
+			m := r.until(func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Request })
+			r.send(`{"jsonrpc":"2.0","id":%s,"result":{}}`, m.ID)
+		}
+		select {
+		case <-done:
+		case <-time.After(soon):
+			t.Fatal("the last answer was lost")
+		}
+		if n := again.Load(); n > 1 { // the answer before the last may not be confirmed yet
+			t.Errorf("%d answers were sent again", n)
+		}
+	})
 }

@@ -19,3 +19,33 @@ func Eventually(t testing.TB, what string, atMost time.Duration, is func() bool)
 		pause = min(pause*2, slowest)
 	}
 }
+
+// Standstill measures how long this process does not run, as the machine stands still: a time
+// limit that was exceeded then proves nothing. lasted may be called once.
+func Standstill() (lasted func() time.Duration) {
+	stop, sum := make(chan struct{}), make(chan time.Duration)
+	go func() {
+		const beat, late = 20 * time.Millisecond, 200 * time.Millisecond
+		t := time.NewTicker(beat)
+		defer t.Stop()
+		var total time.Duration
+		for last, over := time.Now(), false; ; {
+			select {
+			case <-t.C:
+			case <-stop:
+				over = true
+			}
+			if gap := time.Since(last); gap > late {
+				total += gap
+			}
+			if last = time.Now(); over {
+				sum <- total
+				return
+			}
+		}
+	}()
+	return func() time.Duration {
+		close(stop)
+		return <-sum
+	}
+}

@@ -13,7 +13,6 @@ import (
 	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
-	"holdfast/jsonrpc"
 )
 
 // acceptTable lists Accept headers of clients, and whether each allows an answer as JSON, and as events.
@@ -49,23 +48,6 @@ var acceptTable = []struct {
 	{"Accept: application/json;q=0, text/event-stream;q=0", false, false},
 }
 
-// answersOf returns the responses in an answer of either form, and the number of its other messages.
-func answersOf(r reply) (answers [][]byte, others int) {
-	if !strings.HasPrefix(r.header.Get("Content-Type"), "text/event-stream") {
-		return [][]byte{r.body}, 0
-	}
-	for _, ev := range r.events() {
-		switch {
-		case len(ev.Data) == 0:
-		case jsonrpc.Field(ev.Data, "method") == nil:
-			answers = append(answers, ev.Data)
-		default:
-			others++
-		}
-	}
-	return answers, others
-}
-
 // TestAccept is a client that takes both forms of answers, one, or none. It gets the response in a form that it
 // takes, whatever the call does and whatever the server's usual form is; if it takes none, it gets a 406.
 func TestAccept(t *testing.T) {
@@ -96,13 +78,13 @@ func TestAccept(t *testing.T) {
 						refused(t, c.accept, r, 406, codeInvalid, "Accept must list application/json and text/event-stream, or at least one")
 						continue
 					}
-					answers, others := answersOf(r)
-					if r.status != 200 || len(answers) != 1 || !bytes.Contains(answers[0], []byte("done")) {
+					answers, others := r.parts()
+					if r.status != 200 || len(answers) != 1 || !strings.Contains(answers[0], "done") {
 						t.Errorf("%q, %s: %d %s", c.accept, call, r.status, r.body)
 						continue
 					}
 					as := r.header.Get("Content-Type")
-					if !c.json && as != "text/event-stream" || !c.events && (as != "application/json" || others > 0) {
+					if !c.json && as != "text/event-stream" || !c.events && (as != "application/json" || len(others) > 0) {
 						t.Errorf("%q, %s: %s", c.accept, call, as)
 					}
 				}
@@ -142,9 +124,9 @@ func TestAcceptOpening(t *testing.T) {
 			p := &peer{n: n, version: "2025-03-26"}
 			head := map[string]string{"Accept": accept}
 			r := p.craft(crafted{head: head, body: strings.Replace(initialize, "2024-11-05", "2025-03-26", 1)}).all()
-			answers, _ := answersOf(r)
+			answers, _ := r.parts()
 			p.id = r.header.Get("Mcp-Session-Id")
-			if r.status != 200 || len(answers) != 1 || p.id == "" || as != "" && r.header.Get("Content-Type") != as || !bytes.Contains(answers[0], []byte("2025-03-26")) {
+			if r.status != 200 || len(answers) != 1 || p.id == "" || as != "" && r.header.Get("Content-Type") != as || !strings.Contains(answers[0], "2025-03-26") {
 				t.Fatalf("%v, %q: %d %v %s", response, accept, r.status, r.header, r.body)
 			}
 			if r := p.craft(crafted{head: head, body: `{"jsonrpc":"2.0","method":"notifications/initialized"}`}).all(); r.status != 202 || len(r.body) > 0 {
@@ -174,8 +156,8 @@ func TestAcceptKeyed(t *testing.T) {
 	key := "Idempotency-Key: \"k\""
 	for i, accept := range []string{"Accept: application/json", "", "Accept: text/event-stream", "Accept: application/json"} {
 		r := p.craft(crafted{head: map[string]string{"Accept": accept, "Idempotency-Key": key}, body: callAs("1", "steps", `{"n":3,"key":"keyed"}`)}).all()
-		answers, _ := answersOf(r)
-		if r.status != 200 || len(answers) != 1 || !bytes.Contains(answers[0], []byte("done")) {
+		answers, _ := r.parts()
+		if r.status != 200 || len(answers) != 1 || !strings.Contains(answers[0], "done") {
 			t.Errorf("%d, %q: %d %s", i, accept, r.status, r.body)
 		}
 		if accept != "" && r.header.Get("Content-Type") != strings.TrimPrefix(accept, "Accept: ") {
@@ -235,10 +217,10 @@ func TestAcceptModern(t *testing.T) {
 					refusedModern(t, c.accept, r, 406, codeInvalid, "")
 					continue
 				}
-				answers, others := answersOf(r)
+				answers, others := r.parts()
 				as := r.header.Get("Content-Type")
-				if r.status != 200 || len(answers) != 1 || !bytes.Contains(answers[0], []byte("done")) ||
-					!c.json && as != "text/event-stream" || !c.events && (as != "application/json" || others > 0) {
+				if r.status != 200 || len(answers) != 1 || !strings.Contains(answers[0], "done") ||
+					!c.json && as != "text/event-stream" || !c.events && (as != "application/json" || len(others) > 0) {
 					t.Errorf("%v, %q, %s: %d %s %s", response, c.accept, tool, r.status, as, r.body)
 				}
 			}
@@ -285,8 +267,8 @@ func TestAcceptElsewhere(t *testing.T) {
 	p := f.nodes[0].connect("2025-11-25", nil)
 	for i, accept := range []string{"Accept: application/json", "Accept: text/event-stream", ""} {
 		r := p.at(f.nodes[1]).craft(crafted{head: map[string]string{"Accept": accept}, body: callAs(fmt.Sprint(i), "steps", fmt.Sprintf(`{"key":"k%d","n":3}`, i))}).all()
-		answers, others := answersOf(r)
-		if r.status != 200 || len(answers) != 1 || f.runs(fmt.Sprint("k", i)) != 1 || i == 0 && others > 0 {
+		answers, others := r.parts()
+		if r.status != 200 || len(answers) != 1 || f.runs(fmt.Sprint("k", i)) != 1 || i == 0 && len(others) > 0 {
 			t.Errorf("%q: %d %v %s", accept, r.status, r.header, r.body)
 		}
 		if as := strings.TrimPrefix(accept, "Accept: "); as != "" && r.header.Get("Content-Type") != as {

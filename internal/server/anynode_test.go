@@ -23,13 +23,7 @@ func anyNode(role server.Role) config {
 }
 
 // asksAt returns a client at a node, with a name, and of one of the eras.
-func asksAt(n *farmNode, who string, modern bool) asker {
-	p := &peer{n: n.node, header: http.Header{"Authorization": {"Bearer " + who}}}
-	if !modern {
-		p = n.connect("2025-11-25", p.header)
-	}
-	return asker{p, modern}
-}
+func asksAt(n *farmNode, who string, modern bool) asker { return newAsker(n.node, byName(who), modern) }
 
 // sentence describes a call that is made at one node, cut, and made again at another.
 type sentence struct {
@@ -83,20 +77,18 @@ func TestAgainAnyNode(t *testing.T) {
 				held.Result(result("done " + key))
 			}
 			got := r.all()
-			response, tokens := heard(got)
+			response := got.response()
 			if got.status != http.StatusOK || !strings.Contains(response, "done "+key) || !strings.Contains(response, `"id":2`) || f.runs(key) != 1 {
 				t.Errorf("%s: %d %s, %d runs", key, got.status, got.body, f.runs(key))
 			}
-			for _, token := range tokens {
-				if token != `"new"` {
-					t.Errorf("%s: progress of %s", key, token)
-				}
+			if _, others := got.parts(); strings.Count(strings.Join(others, ""), `"progressToken":"new"`) != len(others) {
+				t.Errorf("%s: progress of %s", key, others)
 			}
 			// A request of another principal, and a third request of the same one, get a run of their own.
 			for k, who := range []asker{you, again} {
 				w := who.ask("3", "hold", args, meta("x"))
 				other.release(1)[0].Result(result("own"))
-				if response, _ := heard(w.all()); !strings.Contains(response, "own") || f.runs(key) != 2+k {
+				if response := w.all().response(); !strings.Contains(response, "own") || f.runs(key) != 2+k {
 					t.Errorf("%s: client %d: %s, %d runs", key, k, response, f.runs(key))
 				}
 			}
@@ -119,8 +111,8 @@ func TestAgainAnyNodeTwo(t *testing.T) {
 	b := f.nodes[1].release(1)[0]
 	a.Result(result("first"))
 	b.Result(result("second"))
-	one, _ := heard(first.all())
-	two, _ := heard(second.all())
+	one := first.all().response()
+	two := second.all().response()
 	if !strings.Contains(one, "first") || !strings.Contains(two, "second") || f.runs("k") != 2 {
 		t.Errorf("%s and %s, %d runs", one, two, f.runs("k"))
 	}
@@ -141,8 +133,8 @@ func TestAgainAnyNodeAtOnce(t *testing.T) {
 	own := f.heldAt(f.nodes[1:])
 	held.Result(result("first"))
 	own.Result(result("own"))
-	a, _ := heard(one.all())
-	b, _ := heard(two.all())
+	a := one.all().response()
+	b := two.all().response()
 	if both := a + b; strings.Count(both, "first") != 1 || strings.Count(both, "own") != 1 || f.runs("k") != 2 {
 		t.Errorf("%s, %d runs", both, f.runs("k"))
 	}
@@ -165,7 +157,7 @@ func TestAgainAnyNodeAgain(t *testing.T) {
 		w.message() // the request is attached
 	}
 	held.Result(result("done"))
-	if response, _ := heard(w.all()); !strings.Contains(response, "done") || f.runs("k") != 1 {
+	if response := w.all().response(); !strings.Contains(response, "done") || f.runs("k") != 1 {
 		t.Errorf("%s, %d runs", response, f.runs("k"))
 	}
 	mcptest.Eventually(t, "all calls to end", time.Minute, func() bool { return f.calls() == 0 })
@@ -227,7 +219,7 @@ func TestAgainAnyNodeDoors(t *testing.T) {
 		again := asksAt(doors[(i+1)%2], "me", true).ask("2", "hold", `{"key":"`+key+`"}`, "")
 		mcptest.Eventually(t, "the request to be attached", time.Minute, func() bool { return f.calls() == 2 })
 		held.Result(result("done"))
-		if response, _ := heard(again.all()); !strings.Contains(response, "done") || f.runs(key) != 1 {
+		if response := again.all().response(); !strings.Contains(response, "done") || f.runs(key) != 1 {
 			t.Errorf("%s: %s, %d runs", key, response, f.runs(key))
 		}
 	}
@@ -254,7 +246,7 @@ func TestAgainAnyNodeLost(t *testing.T) {
 	w = asksAt(f.nodes[2], "me", true).ask("3", "hold", `{"key":"k"}`, token)
 	w.message()
 	f.nodes[0].kill()
-	if response, _ := heard(w.all()); !strings.Contains(response, fmt.Sprint(codeUnknown)) || f.runs("k") != 1 {
+	if response := w.all().response(); !strings.Contains(response, fmt.Sprint(codeUnknown)) || f.runs("k") != 1 {
 		t.Errorf("%s, %d runs", response, f.runs("k"))
 	}
 }
@@ -280,7 +272,7 @@ func TestAgainAnyNodeGone(t *testing.T) {
 	again := ask(0, "read")
 	mcptest.Eventually(t, "them to know that it was made again", time.Minute, kept(0))
 	held.Result(result("done"))
-	if response, _ := heard(again.all()); !strings.Contains(response, "done") {
+	if response := again.all().response(); !strings.Contains(response, "done") {
 		t.Fatalf("before: %s", response)
 	}
 	mcptest.Eventually(t, "the other nodes to know that it was answered", time.Minute, func() bool {
@@ -291,14 +283,14 @@ func TestAgainAnyNodeGone(t *testing.T) {
 	w.cut(rst)
 	mcptest.Eventually(t, "the other nodes to know", time.Minute, kept(1))
 	f.nodes[0].kill()
-	if response, _ := heard(ask(1, "k").all()); !strings.Contains(response, fmt.Sprint(codeUnknown)) || f.runs("k") != 1 {
+	if response := ask(1, "k").all().response(); !strings.Contains(response, fmt.Sprint(codeUnknown)) || f.runs("k") != 1 {
 		t.Errorf("%s, %d runs", response, f.runs("k"))
 	}
 	mcptest.Eventually(t, "the other node to know that it was told", time.Minute, kept(0))
 	for _, key := range []string{"k", "read"} {
 		w := ask(2, key)
 		f.nodes[2].release(1)[0].Result(result("own"))
-		if response, _ := heard(w.all()); !strings.Contains(response, "own") {
+		if response := w.all().response(); !strings.Contains(response, "own") {
 			t.Errorf("%s: %s", key, response)
 		}
 	}
@@ -339,7 +331,7 @@ func TestManyAgainAnyNode(t *testing.T) {
 					// A model takes longer than the news of the cut takes to reach all nodes. No event marks that they have it.
 					time.Sleep(time.Second)
 					r := all[i/3%3].ask(id(1), "steps", args, meta(1)).all()
-					if response, _ := heard(r); r.status != http.StatusOK || strings.Count(response, `"done"`) != 1 || !strings.Contains(response, `"id":`+id(1)) {
+					if response := r.response(); r.status != http.StatusOK || strings.Count(response, `"done"`) != 1 || !strings.Contains(response, `"id":`+id(1)) {
 						t.Errorf("%s: %d %s", key, r.status, r.body)
 					}
 					if runs := f.runs(key); runs == 2 && isLate {
@@ -377,13 +369,13 @@ func TestAgainNodeLost(t *testing.T) {
 		here.ask("11", "hold", `{"key":"asked"}`, `"progressToken":11`).all(),
 		asksAt(f.nodes[1], "me", false).ask("12", "hold", `{"key":"named"}`, named).all(),
 	} {
-		if response, _ := heard(r); !strings.Contains(response, fmt.Sprint(codeUnknown)) || !strings.Contains(response, fmt.Sprintf(`"id":1%d`, i+1)) {
+		if response := r.response(); !strings.Contains(response, fmt.Sprint(codeUnknown)) || !strings.Contains(response, fmt.Sprintf(`"id":1%d`, i+1)) {
 			t.Errorf("call %d: %d %s", i+1, r.status, r.body)
 		}
 	}
 	safe := here.ask("3", "safe_hold", `{"key":"safe"}`, `"progressToken":3`)
 	f.nodes[1].release(1)[0].Result(result("again"))
-	if response, _ := heard(safe.all()); !strings.Contains(response, "again") {
+	if response := safe.all().response(); !strings.Contains(response, "again") {
 		t.Errorf("that is safe: %s", response)
 	}
 	if f.runs("asked") != 1 || f.runs("named") != 1 || f.runs("safe") != 2 {
@@ -457,8 +449,8 @@ func TestAgainAtOnceElsewhere(t *testing.T) {
 						}
 					}
 				})
-				one, _ := heard(again.all())
-				two, _ := heard(live.all())
+				one := again.all().response()
+				two := live.all().response()
 				close(over)
 				answering.Wait()
 				if f.runs(key) == 3 && isSlow && slow < 10 {
@@ -491,14 +483,14 @@ func TestAgainModernNodeLost(t *testing.T) {
 	}
 	mcptest.Eventually(t, "the other node to know of the calls", time.Minute, func() bool { return f.nodes[1].sessions.Flights().Counts().Far == 6 }) // named calls have two keys
 	held.Result(result("done"))
-	if response, _ := heard(read.all()); !strings.Contains(response, "done") {
+	if response := read.all().response(); !strings.Contains(response, "done") {
 		t.Fatal(response)
 	}
 	mcptest.Eventually(t, "the other node to know that it was", time.Minute, kept(5))
 	f.nodes[0].kill()
 	again := []*wire{ask(1, 0), ask(1, 1), ask(1, 2), ask(1, 3)}
 	for i := 1; i < 3; i++ {
-		if response, _ := heard(again[i].all()); !strings.Contains(response, fmt.Sprint(codeUnknown)) || f.runs(asks[i].key) != 1 {
+		if response := again[i].all().response(); !strings.Contains(response, fmt.Sprint(codeUnknown)) || f.runs(asks[i].key) != 1 {
 			t.Errorf("%s: %s, %d runs", asks[i].key, response, f.runs(asks[i].key))
 		}
 	}
@@ -507,7 +499,7 @@ func TestAgainModernNodeLost(t *testing.T) {
 		x.Result(result("own"))
 	}
 	for i, w := range again {
-		if response, _ := heard(w.all()); !strings.Contains(response, "own") || f.runs(asks[i].key) != 2 {
+		if response := w.all().response(); !strings.Contains(response, "own") || f.runs(asks[i].key) != 2 {
 			t.Errorf("%s: %s, %d runs", asks[i].key, response, f.runs(asks[i].key))
 		}
 	}

@@ -46,7 +46,7 @@ func TestClosesUponResponse(t *testing.T) {
 				passed := metrics.New(observe.Figures{})
 				if at == "door" {
 					door := f.start(config{server: server.Options{Role: server.RoleDoor, Response: response}, session: session.Options{Shared: session.Shared{Observers: observe.Observers{passed}}}})
-					mcptest.Eventually(t, "the door to know its worker", time.Minute, func() bool { return len(door.member.Peers()) == 1 })
+					door.meets(1)
 					p.n = door.node
 				}
 				p = p.n.connect("2025-11-25", nil)

@@ -22,26 +22,25 @@ var attaching = config{
 	server:  server.Options{CutGrace: 30 * time.Second, Principal: func(r *http.Request) string { return r.Header.Get("Who") }},
 }
 
-// callMeta returns a call of a tool with members of _meta.
-func callMeta(id, tool, arguments, meta string) string {
-	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{%s}}}`, id, tool, arguments, meta)
-}
-
 // An asker makes calls in one of the eras.
 type asker struct {
 	p      *peer
 	modern bool
 }
 
+func newAsker(n *node, header http.Header, modern bool) asker {
+	if modern {
+		return asker{&peer{n: n, header: header}, true}
+	}
+	return asker{n.connect("2025-11-25", header), false}
+}
+
 func (a asker) ask(id, tool, arguments, meta string) *wire {
 	a.p.n.t.Helper()
 	if !a.modern {
-		return a.p.open("POST", "/mcp", callMeta(id, tool, arguments, meta))
+		return a.p.open("POST", "/mcp", fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{%s}}}`, id, tool, arguments, meta))
 	}
-	m, err := jsonrpc.Parse([]byte(modernAs(id, "tools/call", `{}`, `{}`)))
-	if err != nil {
-		a.p.n.t.Fatal(err)
-	}
+	m := mcptest.Must(jsonrpc.Parse([]byte(modernAs(id, "tools/call", `{}`, `{}`))))(a.p.n.t)
 	params, _ := jsonrpc.Set(m.Params, []byte(arguments), "arguments")
 	params, _ = jsonrpc.Set(params, jsonrpc.Quote(tool), "name")
 	jsonrpc.Each([]byte(`{`+meta+`}`), func(name, value []byte) {
@@ -58,29 +57,9 @@ func inBothEras(t *testing.T, do func(t *testing.T, n *node, a asker)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t, attaching)
-			p := &peer{n: n, header: http.Header{"Who": {"somebody"}}}
-			if !modern {
-				p = n.connect("2025-11-25", p.header)
-			}
-			do(t, n, asker{p, modern})
+			do(t, n, newAsker(n, http.Header{"Who": {"somebody"}}, modern))
 		})
 	}
-}
-
-// heard returns the responses in an answer, and the progress tokens of its notifications.
-func heard(r reply) (response string, tokens []string) {
-	all := r.events()
-	if len(all) == 0 {
-		return string(r.body), nil
-	}
-	for _, ev := range all {
-		if token := jsonrpc.Field(ev.Data, "params", "progressToken"); token != nil {
-			tokens = append(tokens, string(token))
-		} else if len(ev.Data) > 0 && jsonrpc.Field(ev.Data, "method") == nil {
-			response += string(ev.Data)
-		}
-	}
-	return response, tokens
 }
 
 // A model that makes a call again, because its connection has broken, gets the result of the first call under the new id and progress
@@ -110,17 +89,13 @@ func TestAskedAgain(t *testing.T) {
 					held.Result(result("done " + key))
 				}
 				r := again.all()
-				response, tokens := heard(r)
+				response := r.response()
 				if r.status != http.StatusOK || !strings.Contains(response, "done "+key) || !strings.Contains(response, fmt.Sprintf(`"id":%d`, id+1)) {
 					t.Errorf("%s: %d %s", key, r.status, r.body)
 				}
-				for _, token := range tokens {
-					if token != `"new"` {
-						t.Errorf("%s: progress of %s", key, token)
-					}
-				}
-				if when == "told" && len(tokens) != 2 {
-					t.Errorf("%s: %d notifications", key, len(tokens))
+				_, others := r.parts()
+				if strings.Count(strings.Join(others, ""), `"progressToken":"new"`) != len(others) || when == "told" && len(others) != 2 {
+					t.Errorf("%s: notifications %s", key, others)
 				}
 				if runs := n.runs(key); runs != 1 {
 					t.Errorf("%s: it ran %d times", key, runs)
@@ -128,20 +103,12 @@ func TestAskedAgain(t *testing.T) {
 				// The call was answered: a further request is another call.
 				w = a.ask(fmt.Sprint(id+2), "hold", `{"key":"`+key+`","x":{"a":1,"b":[2]}}`, `"progressToken":"next"`)
 				n.release(1)[0].Result(result("next"))
-				if response, _ := heard(w.all()); !strings.Contains(response, "next") || n.runs(key) != 2 {
+				if response := w.all().response(); !strings.Contains(response, "next") || n.runs(key) != 2 {
 					t.Errorf("%s: after the answer: %s, and %d runs", key, response, n.runs(key))
 				}
 			}
 		}
 	})
-}
-
-// cut ends the connection.
-func (w *wire) cut(how cut) {
-	if how == rst {
-		_ = w.c.SetLinger(0)
-	}
-	w.c.Close()
 }
 
 // A request is a call of its own, although an equal one is in flight: if the other client is connected, if it
@@ -219,8 +186,8 @@ func TestHostsOwnID(t *testing.T) {
 			for i, h := range held {
 				h.Result(result(fmt.Sprint("result ", i)))
 			}
-			mine, _ := heard(elsewhere.all())
-			yours, _ := heard(you.all())
+			mine := elsewhere.all().response()
+			yours := you.all().response()
 			if !strings.Contains(mine, "result 0") || !strings.Contains(yours, "result 1") || n.runs(key) != 2 {
 				t.Errorf("%s: mine %s, yours %s, %d runs", meta, mine, yours, n.runs(key))
 			}
@@ -247,7 +214,7 @@ func TestAttachedEnded(t *testing.T) {
 		mcptest.Eventually(t, "the connection to be missed", time.Minute, func() bool { return n.sessions.Readers() == 0 })
 		held.Result(result("kept"))
 		mcptest.Eventually(t, "the call to end", time.Minute, func() bool { return n.sessions.Calls() == 0 })
-		if response, _ := heard(a.ask("7", "hold", `{"key":"`+key+`"}`, `"progressToken":"t"`).all()); !strings.Contains(response, "kept") || n.runs(key) != 1 {
+		if response := a.ask("7", "hold", `{"key":"`+key+`"}`, `"progressToken":"t"`).all().response(); !strings.Contains(response, "kept") || n.runs(key) != 1 {
 			t.Errorf("modern %v: %s, %d runs", modern, response, n.runs(key))
 		}
 	}
@@ -382,7 +349,7 @@ func TestAttachedResumed(t *testing.T) {
 	again.cut(fin)
 	held.Result(result("done"))
 	r := p.open("GET", "/mcp", "", "Last-Event-ID: "+ev.ID).all()
-	if response, _ := heard(r); !strings.Contains(response, "done") || !strings.Contains(response, `"id":2`) {
+	if response := r.response(); !strings.Contains(response, "done") || !strings.Contains(response, `"id":2`) {
 		t.Errorf("%d %s", r.status, r.body)
 	}
 }
@@ -450,7 +417,7 @@ func TestManyAskedAgain(t *testing.T) {
 						}
 						again := a.ask(id(1), "steps", args, meta(i, 1))
 						r := again.all()
-						if response, _ := heard(r); r.status != http.StatusOK || strings.Count(response, `"done"`) != 1 || !strings.Contains(response, `"id":`+id(1)) {
+						if response := r.response(); r.status != http.StatusOK || strings.Count(response, `"done"`) != 1 || !strings.Contains(response, `"id":`+id(1)) {
 							t.Errorf("%s: %d %s", key, r.status, r.body)
 						}
 						if runs := n.runs(key); runs != 1 {

@@ -174,33 +174,25 @@ func TestCutAtEveryByte(t *testing.T) {
 // timeout may have refused an operation, or a node may have taken another for lost.
 func cutEverywhere(n *node, connect func() (*peer, error), runs func(key string) int, how cut, pause, stride int) {
 	var end atomic.Bool
-	var wg sync.WaitGroup
-	slots := make(chan struct{}, 20)
-	for at := 0; !end.Load() && at < 4000; at += stride {
-		wg.Add(1)
-		slots <- struct{}{}
-		go func() {
-			defer func() { <-slots; wg.Done() }()
-			for try := 0; ; try++ {
-				stood := standstill()
-				whole, err := cutAt(connect, runs, how, pause, at, fmt.Sprint(at, "-", try))
-				lasted := stood()
-				if err == nil {
-					if whole {
-						end.Store(true)
-					}
-					return
+	eachCut(4000, stride, func(at int) {
+		for try := 0; !end.Load(); try++ {
+			stood := mcptest.Standstill()
+			whole, err := cutAt(connect, runs, how, pause, at, fmt.Sprint(at, "-", try))
+			lasted := stood()
+			if err == nil {
+				if whole {
+					end.Store(true)
 				}
-				refused := strings.Contains(err.Error(), "does not answer") || strings.Contains(err.Error(), "the node that ran this call was lost") ||
-					errors.Is(err, errNotCome)
-				if !refused || lasted < time.Second || try == 5 {
-					n.t.Errorf("cut at %d: %v", at, err)
-					return
-				}
+				return
 			}
-		}()
-	}
-	wg.Wait()
+			refused := strings.Contains(err.Error(), "does not answer") || strings.Contains(err.Error(), "the node that ran this call was lost") ||
+				errors.Is(err, errNotCome)
+			if !refused || lasted < time.Second || try == 5 {
+				n.t.Errorf("cut at %d: %v", at, err)
+				return
+			}
+		}
+	})
 	if !end.Load() {
 		n.t.Error("no answer arrived whole: the cuts did not reach the end")
 	}
@@ -348,7 +340,7 @@ func TestToldOnce(t *testing.T) {
 	}
 	pass(t, 500*time.Millisecond) // an answer would come again after 50 ms
 	for i, w := range listening {
-		peers[i].unrelated("new")
+		peers[i].note("new")
 		if ev := w.message(); !strings.Contains(string(ev.Data), "new") {
 			t.Errorf("%s: told again: %s", peers[i].version, ev.Data)
 		}

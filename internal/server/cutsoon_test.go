@@ -99,7 +99,7 @@ func TestCutSoon(t *testing.T) {
 						}
 						began := time.Now()
 						r := asker{me.p.at(at), false}.ask(fmt.Sprint(last), "hold", args, "").all()
-						if response, _ := heard(r); !strings.Contains(response, "done") || time.Since(began) > 3*time.Second {
+						if response := r.response(); !strings.Contains(response, "done") || time.Since(began) > 3*time.Second {
 							lost++
 							t.Logf("%s %s, the same %v: after %v %d %s", key, how, same, time.Since(began), r.status, r.body)
 						}

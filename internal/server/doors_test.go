@@ -20,14 +20,9 @@ func newDoors(t *testing.T) (f *farm, doors []*farmNode) {
 	for range 2 {
 		doors = append(doors, f.start(config{server: server.Options{Role: server.RoleDoor}}))
 	}
-	mcptest.Eventually(t, "the nodes to know each other", time.Minute, func() bool {
-		for _, d := range doors {
-			if len(d.member.Peers()) != 2 { // Peers lists no doors, which have no sessions
-				return false
-			}
-		}
-		return true
-	})
+	for _, door := range doors {
+		door.meets(2)
+	}
 	return f, doors
 }
 
@@ -134,14 +129,14 @@ func TestDoorsModern(t *testing.T) {
 	at, other := &peer{n: doors[0].node}, &peer{n: doors[1].node}
 	for i, p := range []*peer{at, other, at.under("key"), other.under("key")} {
 		key := fmt.Sprint("k", min(i, 2))
-		if r := p.callModern("steps", fmt.Sprintf(`{"key":%q}`, key)).all(); r.status != 200 || !strings.Contains(lastSaid(r), `"done"`) || f.runs(key) != 1 {
+		if r := p.callModern("steps", fmt.Sprintf(`{"key":%q}`, key)).all(); r.status != 200 || !strings.Contains(r.response(), `"done"`) || f.runs(key) != 1 {
 			t.Errorf("call %d: %d %s, %d runs", i, r.status, r.body, f.runs(key))
 		}
 	}
 	asked := at.callModern("ask", `{}`).all()
-	result := jsonrpc.Field([]byte(lastSaid(asked)), "result")
+	result := jsonrpc.Field([]byte(asked.response()), "result")
 	retry := answering(result, jsonrpc.String(jsonrpc.Field(result, "requestState")))
-	if r := other.modern("tools/call", "ask", `{"name":"ask","arguments":{},`+retry+`}`, `{"elicitation":{}}`); !strings.Contains(lastSaid(r), "accept") {
+	if r := other.modern("tools/call", "ask", `{"name":"ask","arguments":{},`+retry+`}`, `{"elicitation":{}}`); !strings.Contains(r.response(), "accept") {
 		t.Errorf("asked %s, and then: %d %s", asked.body, r.status, r.body)
 	}
 	w := at.modernOpen("subscriptions/listen", "", `{"notifications":{"toolsListChanged":true}}`, `{}`)
@@ -175,7 +170,7 @@ func TestDoorsAlone(t *testing.T) {
 			t.Errorf("%s at a worker: %d %v %s", path, r.status, r.header, r.body)
 		}
 	}
-	mcptest.Eventually(t, "the door to know the worker", time.Minute, func() bool { return len(door.member.Peers()) == 1 })
+	door.meets(1)
 	p := door.connect("2025-11-25", nil)
 	if r := p.post(callAs("1", "echo", `{"text":"quick"}`)); !strings.Contains(string(r.body), "quick") {
 		t.Errorf("%d %s", r.status, r.body)
@@ -186,7 +181,7 @@ func TestDoorsAlone(t *testing.T) {
 		t.Errorf("after its worker was lost: %d %v %s", r.status, r.header, r.body)
 	}
 	other := f.start(config{server: server.Options{Role: server.RoleWorker}})
-	mcptest.Eventually(t, "the door to know the other worker", time.Minute, func() bool { return len(door.member.Peers()) == 1 })
+	door.meets(1)
 	if r := p.post(callAs("3", "echo", `{"text":"taken over"}`)); !strings.Contains(string(r.body), "taken over") || other.sessions.Sessions() != 1 {
 		t.Errorf("with another worker: %d %s", r.status, r.body)
 	}

@@ -21,10 +21,7 @@ func figures(t *testing.T, m *metrics.Metrics) map[string]float64 {
 	t.Helper()
 	all := prometheus.NewRegistry()
 	all.MustRegister(m)
-	families, err := all.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := mcptest.Must(all.Gather())(t)
 	got := map[string]float64{}
 	for _, f := range families {
 		for _, s := range f.GetMetric() {
@@ -53,7 +50,7 @@ func TestDoorsFigures(t *testing.T) {
 		f.start(config{server: server.Options{Role: role}, session: session.Options{Shared: session.Shared{Observers: observe.Observers{m}}}})
 	}
 	worker, door := f.nodes[0], f.nodes[1]
-	mcptest.Eventually(t, "the door to know its worker", time.Minute, func() bool { return len(door.member.Peers()) == 1 })
+	door.meets(1)
 	p := door.connect("2025-11-25", nil)
 	for i := range 3 {
 		p.post(callAs(fmt.Sprint(i+1), "echo", `{"text":"quick"}`))

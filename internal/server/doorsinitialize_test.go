@@ -1,8 +1,8 @@
 package server_test
 
 import (
-	"context"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -17,24 +17,20 @@ import (
 // slow is a script that answers initialize only after let was called.
 type slow struct {
 	*script
-	mu   sync.Mutex
-	asks []*message.Exchange
-	lets bool
 	came chan struct{} // gets a value when an initialize begins to wait
+	lets chan struct{} // closed: each initialize is answered
+	let  func()        // closes lets
 }
 
-func newSlow() *slow {
-	return &slow{script: &script{runs: map[string]int{}}, came: make(chan struct{}, 1)}
+func newSlow(t *testing.T) *slow {
+	s := &slow{script: newScript(), came: make(chan struct{}, 1), lets: make(chan struct{})}
+	s.let = sync.OnceFunc(func() { close(s.lets) })
+	t.Cleanup(s.let)
+	return s
 }
 
 func (s *slow) Serve(x *message.Exchange) {
-	s.mu.Lock()
-	waits := x.Method == "initialize" && !s.lets
-	if waits {
-		s.asks = append(s.asks, x)
-	}
-	s.mu.Unlock()
-	if !waits {
+	if x.Method != "initialize" {
 		s.script.Serve(x)
 		return
 	}
@@ -42,17 +38,10 @@ func (s *slow) Serve(x *message.Exchange) {
 	case s.came <- struct{}{}:
 	default:
 	}
-}
-
-// let answers each initialize that waits, and from now on each that comes.
-func (s *slow) let() {
-	s.mu.Lock()
-	asks := s.asks
-	s.asks, s.lets = nil, true
-	s.mu.Unlock()
-	for _, x := range asks {
+	go func() {
+		<-s.lets
 		s.script.Serve(x)
-	}
+	}()
 }
 
 // An initializeCase describes how a node fails that has an initialize not answered yet.
@@ -70,13 +59,6 @@ type initializeCase struct {
 	long          bool // it takes seconds until a node is missed
 }
 
-// drainNow drains a node with a context that has ended already.
-func drainNow(n *farmNode) {
-	ctx, stop := context.WithCancel(context.Background())
-	stop()
-	go func() { _ = n.Drain(ctx) }()
-}
-
 // TestInitializeOfLostNode kills, stops or drains the node that has an initialize, at each stage of it. The
 // client still gets its answer, with a session that works; or, if no node is left to answer, an error that
 // says to try again. It never gets a stream that ends without an answer: official clients would wait for
@@ -89,8 +71,8 @@ func TestInitializeOfLostNode(t *testing.T) {
 		owner.handle.Cut(true)
 		return func() { owner.handle.Cut(false) }
 	}
-	drained := func(_ *testing.T, _, owner *farmNode) func() { drainNow(owner); return nil }
-	doorDrained := func(_ *testing.T, at, _ *farmNode) func() { drainNow(at); return nil }
+	drained := func(_ *testing.T, _, owner *farmNode) func() { go func() { _ = owner.drain(0) }(); return nil }
+	doorDrained := func(_ *testing.T, at, _ *farmNode) func() { go func() { _ = at.drain(0) }(); return nil }
 	for _, x := range []initializeCase{
 		{name: "door, killed", door: true, lose: killed},
 		{name: "door, killed after the head", door: true, head: true, lose: killed},
@@ -132,7 +114,7 @@ func (x *initializeCase) run(t *testing.T) {
 	f := newFarm(t, 0, config{})
 	var servers []*slow
 	for range 2 {
-		servers = append(servers, newSlow())
+		servers = append(servers, newSlow(t))
 		c.backend = message.New(servers[len(servers)-1])
 		f.start(c)
 		if x.one {
@@ -144,9 +126,11 @@ func (x *initializeCase) run(t *testing.T) {
 		at = f.start(config{server: server.Options{Role: server.RoleDoor}})
 	}
 	for _, n := range f.nodes {
-		mcptest.Eventually(t, "the nodes to know each other", time.Minute, func() bool { return len(n.member.Peers()) >= len(servers)-1 })
+		n.meets(len(servers) - 1)
 	}
-	mcptest.Eventually(t, "the workers to be known", time.Minute, func() bool { return !x.door || len(at.member.Peers()) == len(servers) })
+	if x.door {
+		at.meets(len(servers))
+	}
 	p := &peer{n: at.node, version: "2025-11-25"}
 	w := p.open("POST", "/mcp", initialize0)
 	owner := 0
@@ -201,11 +185,4 @@ func (x *initializeCase) run(t *testing.T) {
 }
 
 // knows reports whether n counts other as alive.
-func knows(n, other *farmNode) bool {
-	for _, name := range n.member.Peers() {
-		if name == other.handle.Node() {
-			return true
-		}
-	}
-	return false
-}
+func knows(n, other *farmNode) bool { return slices.Contains(n.member.Peers(), other.handle.Node()) }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -69,13 +70,16 @@ func (n *node) dialSocket(most int, extra ...string) (*talker, *http.Response, e
 		name, value, _ := strings.Cut(line, ": ")
 		header.Set(name, value)
 	}
-	var below *limited
+	var below *cutConn
 	transport := &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 		c, err := (&net.Dialer{}).DialContext(ctx, network, addr)
 		if err != nil {
 			return nil, err
 		}
-		below = &limited{TCPConn: c.(*net.TCPConn), left: most, counts: most > 0}
+		below = &cutConn{Conn: c, reads: -1, writes: -1, reset: true}
+		if most > 0 {
+			below.reads = int64(most)
+		}
 		return below, nil
 	}}
 	ws, res, err := websocket.Dial(context.Background(), "ws://"+n.addr+"/mcp", &websocket.DialOptions{
@@ -102,7 +106,7 @@ func (n *node) dialSocket(most int, extra ...string) (*talker, *http.Response, e
 	c.cut = func(how cut) {
 		switch how {
 		case rst:
-			_ = below.SetLinger(0)
+			_ = below.Conn.(*net.TCPConn).SetLinger(0)
 			_ = below.Close()
 		case fin:
 			_ = below.Close()
@@ -140,26 +144,6 @@ func (c *talker) reads() {
 		}
 		return g.data, g.err
 	}
-}
-
-// limited is a connection that is cut after left bytes have come in.
-type limited struct {
-	*net.TCPConn
-	left   int
-	counts bool
-}
-
-func (c *limited) Read(b []byte) (int, error) {
-	if c.counts && len(b) > c.left {
-		b = b[:c.left]
-	}
-	n, err := c.TCPConn.Read(b)
-	c.left -= n
-	if c.counts && c.left <= 0 {
-		_ = c.SetLinger(0)
-		_ = c.Close()
-	}
-	return n, err
 }
 
 // openPipes serves a pair of pipes. Of extra it uses "Authorization" alone, for the user whom a
@@ -280,9 +264,7 @@ func (c *talker) initialize(version, capabilities string) error {
 // begin begins the session, and lists the tools if the backend can; it ends the test on an error.
 func (c *talker) begin(version, capabilities string) {
 	c.t.Helper()
-	if err := c.initialize(version, capabilities); err != nil {
-		c.t.Fatal(err)
-	}
+	mcptest.Check(c.t, c.initialize(version, capabilities))
 	if c.lists {
 		c.say(listTools)
 		for m := c.message(); string(m.ID) != `"tools"`; {
@@ -295,9 +277,7 @@ func (c *talker) begin(version, capabilities string) {
 func (c *talker) say(texts ...string) {
 	c.t.Helper()
 	for _, text := range texts {
-		if err := c.send(text); err != nil {
-			c.t.Fatal(err)
-		}
+		mcptest.Check(c.t, c.send(text))
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 
 	"github.com/coder/websocket"
 
-	"holdfast/backend"
+	"holdfast/backend/message"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
@@ -28,38 +28,34 @@ func TestDuplexCalls(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
 		for _, mode := range []server.Response{server.ResponseAuto, server.ResponseSSE, server.ResponseJSON} {
-			duplexCalls(t, open, mode)
+			n := newNode(t, config{server: server.Options{Response: mode, UpgradeAfter: 50 * time.Millisecond}})
+			c := open(n, 0)
+			c.begin("2025-11-25", "")
+			c.say(`{"jsonrpc":"2.0","id":1,"method":"ping"}`)
+			c.hears(`"id":1`, `"result":{}`)
+			c.say(`{"jsonrpc":"2.0","id":"two","method":"nothing/here"}`)
+			c.fails(`"two"`, jsonrpc.CodeMethodNotFound, "nothing/here")
+			c.say(callAs("3", "echo", `{"text":"hello"}`))
+			c.hears(`"id":3`, `hello`)
+
+			c.say(callAs("4", "steps", `{"key":"k","n":3}`)) // a stored call
+			for i := 1; i <= 3; i++ {
+				c.hears("notifications/progress", fmt.Sprintf(`"progress":%d,`, i))
+			}
+			c.hears(`"id":4`, "done")
+
+			c.say(callAs("5", "safe_hold", `{}`))       // a light call that is promoted
+			c.say(callAs("6", "safe_steps", `{"n":2}`)) // a light call until its first message
+			c.hears("notifications/progress", `"progress":1,`)
+			c.hears("notifications/progress", `"progress":2,`)
+			c.hears(`"id":6`, "done")
+			n.release(1)[0].Result(result("done"))
+			c.hears(`"id":5`, "done")
+			if n.runs("k") != 1 {
+				t.Errorf("the tool ran %d times", n.runs("k"))
+			}
 		}
 	})
-}
-
-func duplexCalls(t *testing.T, open dialer, mode server.Response) {
-	n := newNode(t, config{server: server.Options{Response: mode, UpgradeAfter: 50 * time.Millisecond}})
-	c := open(n, 0)
-	c.begin("2025-11-25", "")
-	c.say(`{"jsonrpc":"2.0","id":1,"method":"ping"}`)
-	c.hears(`"id":1`, `"result":{}`)
-	c.say(`{"jsonrpc":"2.0","id":"two","method":"nothing/here"}`)
-	c.fails(`"two"`, jsonrpc.CodeMethodNotFound, "nothing/here")
-	c.say(callAs("3", "echo", `{"text":"hello"}`))
-	c.hears(`"id":3`, `hello`)
-
-	c.say(callAs("4", "steps", `{"key":"k","n":3}`)) // a stored call
-	for i := 1; i <= 3; i++ {
-		c.hears("notifications/progress", fmt.Sprintf(`"progress":%d,`, i))
-	}
-	c.hears(`"id":4`, "done")
-
-	c.say(callAs("5", "safe_hold", `{}`))       // a light call that is promoted
-	c.say(callAs("6", "safe_steps", `{"n":2}`)) // a light call until its first message
-	c.hears("notifications/progress", `"progress":1,`)
-	c.hears("notifications/progress", `"progress":2,`)
-	c.hears(`"id":6`, "done")
-	n.release(1)[0].Result(result("done"))
-	c.hears(`"id":5`, "done")
-	if n.runs("k") != 1 {
-		t.Errorf("the tool ran %d times", n.runs("k"))
-	}
 }
 
 // TestDuplexMany has many calls in flight at a time on one connection. Each is
@@ -440,9 +436,12 @@ func TestDuplexSessionEnds(t *testing.T) {
 // TestDuplexPanic is a backend that panics: the call fails, and the connection goes on.
 func TestDuplexPanic(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, config{
-		backend: panics{},
-	})
+	n := newNode(t, config{backend: message.New(message.HandlerFunc(func(x *message.Exchange) {
+		if x.Method == "panic" {
+			panic("as asked")
+		}
+		(newScript()).Serve(x)
+	}))})
 	c := openSocket(n, 0)
 	c.begin("2025-11-25", "")
 	for range 2 {
@@ -450,26 +449,6 @@ func TestDuplexPanic(t *testing.T) {
 		c.fails("1", jsonrpc.CodeInternal, "the server's handler of panic panicked")
 	}
 }
-
-type panics struct{}
-
-func (panics) Open(_ context.Context, _ backend.Start, sink backend.Sink) (backend.Conn, error) {
-	return panicking{sink}, nil
-}
-
-type panicking struct{ sink backend.Sink }
-
-func (p panicking) Deliver(in backend.Inbound) error {
-	switch in.Method {
-	case "initialize":
-		p.sink.Emit(in.Call, mcptest.Parse(`{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25"}}`))
-	case "panic":
-		panic("as asked")
-	}
-	return nil
-}
-
-func (panicking) Close() error { return nil }
 
 // TestDuplexGoroutines counts the goroutines of a quiet connection, two, and of calls: one more
 // for each call with a stream, and none for a light call.

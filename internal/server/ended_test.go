@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"strings"
@@ -10,7 +11,6 @@ import (
 	"holdfast/internal/caller"
 	"holdfast/internal/session"
 	"holdfast/internal/whereabouts"
-	"holdfast/jsonrpc"
 )
 
 // comesBackFor resumes a call as the official TypeScript client does: with its last event id, until it has a response, or an
@@ -23,13 +23,11 @@ func (p *peer) comesBackFor(event string) (times int, last reply) {
 		if last.status != http.StatusOK {
 			break
 		}
+		if last.response() != "" {
+			break
+		}
 		for _, ev := range last.events() {
-			if ev.ID != "" {
-				event = ev.ID
-			}
-			if m, err := jsonrpc.Parse(ev.Data); err == nil && m.Kind == jsonrpc.Response {
-				return times, last
-			}
+			event = cmp.Or(ev.ID, event)
 		}
 	}
 	return times, last

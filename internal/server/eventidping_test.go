@@ -58,7 +58,7 @@ func TestCutBeforeAnID(t *testing.T) {
 					if ev := w.message(); !strings.Contains(string(ev.Data), "late") {
 						t.Errorf("got %s", ev.Data)
 					}
-					p.unrelated("then")
+					p.note("then")
 					if ev := w.message(); !strings.Contains(string(ev.Data), "then") {
 						t.Errorf("told again: %s", ev.Data)
 					}
@@ -170,7 +170,7 @@ func TestNoPing(t *testing.T) {
 		w := p.open("GET", "/mcp", "")
 		w.head()
 		pass(t, 5*after)
-		p.unrelated("first")
+		p.note("first")
 		if ev := w.message(); !strings.Contains(string(ev.Data), "first") {
 			t.Errorf("got %s", ev.Data)
 		}

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -25,10 +26,15 @@ import (
 
 // handOffs returns a config in which calls are handed off soon, except those of the tool steps.
 func handOffs() config {
+	return handOffsOf(func(tool string) bool { return tool == "steps" })
+}
+
+// handOffsOf returns a config in which calls are handed off soon, except those that take long, for which Holdfast waits an hour.
+func handOffsOf(long func(tool string) bool) config {
 	return config{session: session.Options{
 		Keep: 10 * time.Minute,
 		Addition: handles.New(func(_, tool string, _ known.Host) time.Duration {
-			if tool == "steps" {
+			if long(tool) {
 				return time.Hour
 			}
 			return 100 * time.Millisecond
@@ -55,6 +61,17 @@ func (p *posting) ask(method, params string) (jsonrpc.Message, []jsonrpc.Message
 	return said(p.n.t, p.post(requestOf(p.ids, method, params), p.head...))
 }
 
+// until returns the response to a request, and the messages before it.
+func until(id int, next func() jsonrpc.Message) (response jsonrpc.Message, before []jsonrpc.Message) {
+	for {
+		m := next()
+		if m.Kind == jsonrpc.Response && string(m.ID) == fmt.Sprint(id) {
+			return m, before
+		}
+		before = append(before, m)
+	}
+}
+
 func requestOf(id int, method, params string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`, id, method, params)
 }
@@ -62,21 +79,14 @@ func requestOf(id int, method, params string) string {
 // said returns the response in a reply, and the messages before it.
 func said(t testing.TB, r reply) (response jsonrpc.Message, before []jsonrpc.Message) {
 	t.Helper()
-	if r.header.Get("Content-Type") == "application/json" {
-		return mcptest.Parse(string(r.body)), nil
+	responses, others := r.parts()
+	if len(responses) == 0 {
+		t.Fatalf("no response: %d %q", r.status, r.body)
 	}
-	for _, ev := range r.events() {
-		if len(ev.Data) == 0 {
-			continue
-		}
-		m := mcptest.Parse(string(ev.Data))
-		if m.Kind == jsonrpc.Response {
-			return m, before
-		}
-		before = append(before, m)
+	for _, text := range others {
+		before = append(before, mcptest.Parse(text))
 	}
-	t.Fatalf("no response: %d %q", r.status, r.body)
-	return
+	return mcptest.Parse(responses[0]), before
 }
 
 // A modernHost is a client of revision 2026-07-28 without tasks.
@@ -88,10 +98,7 @@ type modernHost struct {
 func (p *modernHost) ask(method, params string) (jsonrpc.Message, []jsonrpc.Message) {
 	p.n.t.Helper()
 	name := jsonrpc.String(jsonrpc.Field([]byte(params), "name"))
-	if p.capabilities == "" {
-		p.capabilities = "{}"
-	}
-	return said(p.n.t, p.modern(method, name, params, p.capabilities))
+	return said(p.n.t, p.modern(method, name, params, cmp.Or(p.capabilities, "{}")))
 }
 
 // A talking host is a client on a connection that goes both ways.
@@ -104,14 +111,7 @@ func (c *talking) ask(method, params string) (jsonrpc.Message, []jsonrpc.Message
 	c.t.Helper()
 	c.ids++
 	c.say(requestOf(c.ids, method, params))
-	var before []jsonrpc.Message
-	for {
-		m := c.message()
-		if m.Kind == jsonrpc.Response && string(m.ID) == fmt.Sprint(c.ids) {
-			return m, before
-		}
-		before = append(before, m)
-	}
+	return until(c.ids, c.message)
 }
 
 // A pairHost is a client of revision 2024-11-05.
@@ -124,14 +124,7 @@ func (c *pairHost) ask(method, params string) (jsonrpc.Message, []jsonrpc.Messag
 	c.p.n.t.Helper()
 	c.ids++
 	c.send(requestOf(c.ids, method, params))
-	var before []jsonrpc.Message
-	for {
-		m := mcptest.Parse(string(c.next().Data))
-		if m.Kind == jsonrpc.Response && string(m.ID) == fmt.Sprint(c.ids) {
-			return m, before
-		}
-		before = append(before, m)
-	}
+	return until(c.ids, func() jsonrpc.Message { return mcptest.Parse(string(c.next().Data)) })
 }
 
 // hosts begin a session of a client at a node, for each transport.
@@ -174,9 +167,7 @@ func tellOf(t testing.TB, m jsonrpc.Message) (is handedOff) {
 	if about == nil {
 		t.Fatalf("not about a call: %s", m.Raw)
 	}
-	if err := json.Unmarshal(about, &is.State); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, json.Unmarshal(about, &is.State))
 	var r struct {
 		Content []struct{ Text string }
 		IsError bool
@@ -454,26 +445,11 @@ func tooled(list string, end <-chan struct{}) backend.Backend {
 func TestHandOffAsks(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, handOffs())
-	question := func(held *message.Exchange) {
-		n.script.mu.Lock()
-		n.script.held = append(n.script.held, held)
-		n.script.mu.Unlock()
-		held.Request([]byte(`"q1"`), "elicitation/create", []byte(`{"message":"?"}`))
-	}
 	t.Run("post", func(t *testing.T) { // without a standalone stream
 		h := &posting{peer: n.connect("2025-11-25", nil)}
 		is := handOff(t, h, "hold", `{}`)
-		question(n.release(1)[0])
-		var asked jsonrpc.Message
-		mcptest.Eventually(t, "the question", time.Minute, func() bool {
-			got := wait(t, h, handoff.ToolWait, is.Handle, "")
-			for _, m := range got.more {
-				if m.Method == "elicitation/create" {
-					asked = m
-				}
-			}
-			return asked.ID != nil
-		})
+		n.ask(n.release(1)[0], "?")
+		asked := h.asked(t, is.Handle)
 		if got := wait(t, h, handoff.ToolWait, is.Handle, ""); got.Status != handoff.InputRequired || len(got.more) > 0 {
 			t.Errorf("asks: %s after %v", got.raw.Raw, got.more)
 		}
@@ -481,7 +457,7 @@ func TestHandOffAsks(t *testing.T) {
 		if got := wait(t, other, handoff.ToolWait, is.Handle, ""); got.Status != handoff.InputRequired || len(got.more) > 0 {
 			t.Errorf("in another session: %s after %v", got.raw.Raw, got.more)
 		}
-		if r := h.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, asked.ID)); r.status != http.StatusAccepted {
+		if r := h.post(asked.answer()); r.status != http.StatusAccepted {
 			t.Errorf("answered: %d %s", r.status, r.body)
 		}
 		if end := waitFor(t, other, is.Handle, handoff.Completed); !strings.Contains(end.text, "accept") {
@@ -491,7 +467,7 @@ func TestHandOffAsks(t *testing.T) {
 	t.Run("websocket", func(t *testing.T) { // reads the standalone stream
 		h := talk(n, openSocket, "").(*talking)
 		is := handOff(t, h, "hold", `{}`)
-		question(n.release(1)[0])
+		n.ask(n.release(1)[0], "?")
 		asked := h.message()
 		if asked.Method != "elicitation/create" {
 			t.Fatalf("got %s", asked.Raw)
@@ -504,16 +480,8 @@ func TestHandOffAsks(t *testing.T) {
 	t.Run("modern", func(t *testing.T) {
 		h := &modernHost{peer: &peer{n: n}, capabilities: `{"elicitation":{}}`}
 		is := handOff(t, h, "hold", `{}`)
-		question(n.release(1)[0])
-		var m jsonrpc.Message
-		mcptest.Eventually(t, "the question", time.Minute, func() bool {
-			m, _ = h.ask("tools/call", toolCall(handoff.ToolWait, fmt.Sprintf(`{"handle":%q}`, is.Handle)))
-			return strings.Contains(string(m.Raw), `"resultType":"input_required"`)
-		})
-		key := ""
-		jsonrpc.Each(jsonrpc.Field(m.Raw, "result", "inputRequests"), func(name, _ []byte) { key = string(name) })
-		m, _ = h.ask("tools/call", fmt.Sprintf(`{"name":%q,"arguments":{"handle":%q},"requestState":%s,"inputResponses":{%q:{"action":"accept"}}}`,
-			handoff.ToolWait, is.Handle, jsonrpc.Field(m.Raw, "result", "requestState"), key))
+		n.ask(n.release(1)[0], "?")
+		m, _ := h.ask("tools/call", h.answering(is.Handle, h.asked(t, is.Handle)))
 		if tellOf(t, m).Handle != is.Handle {
 			t.Errorf("answered: %s", m.Raw)
 		}
@@ -523,32 +491,15 @@ func TestHandOffAsks(t *testing.T) {
 	})
 }
 
-// waitsLong returns handOffs, in which Holdfast's tools wait for an hour once waits is set.
-func waitsLong() (c config, waits *atomic.Bool) {
-	waits = new(atomic.Bool)
-	c = handOffs()
-	c.session.Addition = handles.New(func(string, string, known.Host) time.Duration {
-		if waits.Load() {
-			return time.Hour
-		}
-		return 100 * time.Millisecond
-	})
-	return c, waits
-}
-
 // A client that cancels a holdfast_wait after it got a question gets the same question from the next one.
 func TestHandOffAskedAgain(t *testing.T) {
 	t.Parallel()
-	c, waits := waitsLong()
-	n := newNode(t, c)
+	var waits atomic.Bool // so that holdfast_wait waits for long
+	n := newNode(t, handOffsOf(func(string) bool { return waits.Load() }))
 	h := &posting{peer: n.connect("2025-11-25", nil)}
 	is := handOff(t, h, "hold", `{}`)
 	waits.Store(true)
-	held := n.release(1)[0]
-	n.script.mu.Lock()
-	n.script.held = append(n.script.held, held) // the answer ends this call
-	n.script.mu.Unlock()
-	held.Request([]byte(`"q1"`), "elicitation/create", []byte(`{"message":"?"}`))
+	n.ask(n.release(1)[0], "?")
 	var ids []string
 	for range 3 { // the client cancels each
 		h.ids++
@@ -594,7 +545,7 @@ func TestHandOffAsked(t *testing.T) {
 			if asked.ID == nil {
 				t.Fatalf("not asked before %s: %v", m.Raw, before)
 			}
-			answer := fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, asked.ID)
+			answer := question{asked}.answer()
 			switch h := h.(type) {
 			case *posting:
 				h.post(answer)
@@ -792,8 +743,8 @@ func TestHandOffAfterSession(t *testing.T) {
 // that was handed off, and not to the holdfast_wait beside it, which the server does not know.
 func TestHandOffAskedBesideWait(t *testing.T) {
 	t.Parallel()
-	c, long := waitsLong()
-	n := newNode(t, c)
+	var long atomic.Bool
+	n := newNode(t, handOffsOf(func(string) bool { return long.Load() }))
 	h := &posting{peer: n.connect("2025-11-25", nil)}
 	is := handOff(t, h, "hold", `{}`)
 	long.Store(true) // else holdfast_wait would end before the test has seen it wait
@@ -849,8 +800,8 @@ func TestHandOffWebhook(t *testing.T) {
 	t.Parallel()
 	n, k := newHooked(t, handOffs())
 	h := &posting{peer: n.connect("2025-11-25", nil)}
-	first := tellOf(t, toldAs(h.post(k.call(`"a"`, "hold", `{"key":"a"}`))))
-	second := tellOf(t, toldAs(h.post(k.call(`"b"`, "hold", `{"key":"b"}`))))
+	first := tellOf(t, mcptest.Parse(h.post(k.call(`"a"`, "hold", `{"key":"a"}`)).response()))
+	second := tellOf(t, mcptest.Parse(h.post(k.call(`"b"`, "hold", `{"key":"b"}`)).response()))
 	if first.Status != handoff.Working || second.Status != handoff.Working {
 		t.Fatalf("%s and %s", first.raw.Raw, second.raw.Raw)
 	}
@@ -889,7 +840,7 @@ func TestHandOffWebhookLost(t *testing.T) {
 	}
 	f := newFarm(t, 2, c)
 	h := &posting{peer: f.nodes[0].connect("2025-11-25", nil)}
-	is := tellOf(t, toldAs(h.post((&hooks{url: "https://h"}).call(`"a"`, "hold", `{"key":"a"}`))))
+	is := tellOf(t, mcptest.Parse(h.post((&hooks{url: "https://h"}).call(`"a"`, "hold", `{"key":"a"}`)).response()))
 	if is.Status != handoff.Working {
 		t.Fatalf("%s", is.raw.Raw)
 	}
@@ -906,9 +857,6 @@ func TestHandOffWebhookLost(t *testing.T) {
 		t.Error("the next node has not told it")
 	}
 }
-
-// toldAs returns the response of a reply.
-func toldAs(r reply) jsonrpc.Message { return mcptest.Parse(lastSaid(r)) }
 
 // The answer to a cancellation comes only once the store has the call's end, also while another append is under way.
 func TestHandOffCancelStored(t *testing.T) {

@@ -24,14 +24,14 @@ func TestHandOffModernResume(t *testing.T) {
 	_ = w.c.Close()
 	var handles []string
 	for range 2 {
-		handles = append(handles, tellOf(t, toldAs(p.comes(token, comesBack).all())).Handle)
+		handles = append(handles, tellOf(t, mcptest.Parse(p.comes(token, comesBack).all().response())).Handle)
 	}
 	held.Result(result("whole"))
 	h := &modernHost{peer: p}
 	if end := waitFor(t, h, handles[0], handoff.Completed); end.text != "whole" || handles[1] != handles[0] {
 		t.Errorf("handles %q, and at the end %s", handles, end.raw.Raw)
 	}
-	if is := tellOf(t, toldAs(p.comes(token, comesBack).all())); is.Handle != handles[0] {
+	if is := tellOf(t, mcptest.Parse(p.comes(token, comesBack).all().response())); is.Handle != handles[0] {
 		t.Errorf("after the end: %s", is.raw.Raw)
 	}
 	if n.runs("k") != 1 {
@@ -132,8 +132,6 @@ func (p *modernHost) asked(t *testing.T, handle string) (q question) {
 
 // answering returns the params of a call of holdfast_wait with the answer.
 func (p *modernHost) answering(handle string, q question) string {
-	key := ""
-	jsonrpc.Each(jsonrpc.Field(q.message.Raw, "result", "inputRequests"), func(name, _ []byte) { key = string(name) })
-	return fmt.Sprintf(`{"name":%q,"arguments":{"handle":%q},"requestState":%s,"inputResponses":{%q:{"action":"accept"}}}`,
-		handoff.ToolWait, handle, jsonrpc.Field(q.message.Raw, "result", "requestState"), key)
+	result := jsonrpc.Field(q.message.Raw, "result")
+	return with(toolCall(handoff.ToolWait, fmt.Sprintf(`{"handle":%q}`, handle)), answering(result, jsonrpc.String(jsonrpc.Field(result, "requestState"))))
 }

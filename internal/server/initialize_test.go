@@ -20,12 +20,11 @@ type counted struct {
 	backend.Backend
 	mu     sync.Mutex
 	opened []*http.Request // the requests for which conversations were opened
-	open   int
-	err    error // Open returns it
+	err    error           // Open returns it
 }
 
 func newCounted() *counted {
-	return &counted{Backend: message.New(&script{runs: map[string]int{}})}
+	return &counted{Backend: message.New(newScript())}
 }
 
 func (b *counted) Open(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
@@ -34,32 +33,8 @@ func (b *counted) Open(ctx context.Context, start backend.Start, sink backend.Si
 	if b.err != nil {
 		return nil, b.err
 	}
-	c, err := b.Backend.Open(ctx, start, sink)
-	if err != nil {
-		return nil, err
-	}
 	b.opened = append(b.opened, start.HTTP)
-	b.open++
-	return &countedConn{c, b}, nil
-}
-
-type countedConn struct {
-	backend.Conn
-	b *counted
-}
-
-func (c *countedConn) Close() error {
-	c.b.mu.Lock()
-	c.b.open--
-	c.b.mu.Unlock()
-	return c.Conn.Close()
-}
-
-// counts returns how many conversations were opened in all, and are open.
-func (b *counted) counts() (opened, open int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.opened), b.open
+	return b.Backend.Open(ctx, start, sink)
 }
 
 const (
@@ -91,9 +66,11 @@ func TestNothingBeforeInitialize(t *testing.T) {
 	lines := openPipes(n, 1<<20)
 	lines.say(ping1)
 	lines.fails("1", codeInvalid, "the first message must be an initialize request")
-	if opened, _ := b.counts(); opened != 0 {
-		t.Fatalf("%d conversations were opened before initialize", opened)
+	b.mu.Lock()
+	if len(b.opened) != 0 {
+		t.Fatalf("%d conversations were opened before initialize", len(b.opened))
 	}
+	b.mu.Unlock()
 
 	// The initialize opens the backend, which gets the request that began the session.
 	c.send(initialize0)
@@ -142,19 +119,14 @@ func TestInitializeNotOpened(t *testing.T) {
 	c.w.c.Close()
 }
 
-// refusing answers each request with an error.
-type refusing struct{}
-
-func (refusing) Serve(x *message.Exchange) {
-	if x.Kind == jsonrpc.Request {
-		x.Error(jsonrpc.Errorf(jsonrpc.CodeInternal, "no such luck"))
-	}
-}
-
 // An initialize that is answered with an error leaves no session, and names none.
 func TestInitializeFails(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, config{backend: message.New(refusing{})})
+	n := newNode(t, config{backend: message.New(message.HandlerFunc(func(x *message.Exchange) {
+		if x.Kind == jsonrpc.Request {
+			x.Error(jsonrpc.Errorf(jsonrpc.CodeInternal, "no such luck"))
+		}
+	}))})
 	p := &peer{n: n, version: "2025-11-25"}
 	r := p.post(initialize0)
 	if r.status != 200 || !strings.Contains(string(r.body), "no such luck") {

@@ -1,9 +1,9 @@
 package server_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -51,60 +51,47 @@ func (p *peer) craft(c crafted) *wire {
 	for name, line := range c.head {
 		head[name] = line
 	}
-	if c.method == "" {
-		c.method = "POST"
-	}
-	if c.target == "" {
-		c.target = "/mcp"
-	}
-	text := c.method + " " + c.target + " HTTP/1.1\r\n"
+	text := cmp.Or(c.method, "POST") + " " + cmp.Or(c.target, "/mcp") + " HTTP/1.1\r\n"
 	for _, line := range head {
 		if line != "" {
 			text += line + "\r\n"
 		}
 	}
-	conn, err := net.Dial("tcp", p.n.addr)
-	if err != nil {
-		p.n.t.Fatal(err)
-	}
-	if _, err := fmt.Fprint(conn, text, "\r\n", c.body); err != nil {
-		p.n.t.Fatal(err)
-	}
-	w := &wire{t: p.n.t, c: conn.(*net.TCPConn)}
-	p.n.t.Cleanup(func() { w.c.Close() })
-	return w
+	return p.send(text + "\r\n" + c.body)
 }
 
 // refused checks that an answer is a JSON-RPC error about the HTTP request, with a text that
 // tells the client how to mend it.
 func refused(t testing.TB, what string, r reply, status, code int, says string) {
 	t.Helper()
-	var e struct {
-		JSONRPC string
-		ID      json.RawMessage
-		Result  json.RawMessage
-		Error   *jsonrpc.Error
-	}
+	id, e := r.refusal(t, what)
 	if r.status != status {
 		t.Errorf("%s: status %d, want %d; body %.300s", what, r.status, status, r.body)
-		return
 	}
-	if got := r.header.Get("Content-Type"); got != "application/json" {
-		t.Errorf("%s: content type %q", what, got)
+	if id != "" && id != "1" { // the id of all requests here with a legible id
+		t.Errorf("%s: the error has the id %s", what, id)
 	}
-	if err := json.Unmarshal(r.body, &e); err != nil || e.JSONRPC != "2.0" || e.Result != nil || e.Error == nil {
-		t.Errorf("%s: the body is no error of a request (%v): %.300s", what, err, r.body)
-		return
+	if e.Code != code {
+		t.Errorf("%s: code %d, want %d", what, e.Code, code)
 	}
-	if e.ID != nil && string(e.ID) != "1" { // the id of all requests here with a legible id
-		t.Errorf("%s: the error has the id %s", what, e.ID)
+	if !strings.Contains(e.Message, says) {
+		t.Errorf("%s: message %q does not say %q", what, e.Message, says)
 	}
-	if e.Error.Code != code {
-		t.Errorf("%s: code %d, want %d", what, e.Error.Code, code)
+}
+
+// refusal returns the error in an answer, and the id of its request.
+func (r reply) refusal(t testing.TB, what string) (id string, e jsonrpc.Error) {
+	t.Helper()
+	var m struct {
+		JSONRPC    string
+		ID, Result json.RawMessage
+		Error      *jsonrpc.Error
 	}
-	if !strings.Contains(e.Error.Message, says) {
-		t.Errorf("%s: message %q does not say %q", what, e.Error.Message, says)
+	if err := json.Unmarshal(r.body, &m); err != nil || m.JSONRPC != "2.0" || m.Result != nil || m.Error == nil || r.header.Get("Content-Type") != "application/json" {
+		t.Errorf("%s: the answer is no error (%v): %d %v %.300s", what, err, r.status, r.header, r.body)
+		return "", e
 	}
+	return string(m.ID), *m.Error
 }
 
 // works checks that a session answers.

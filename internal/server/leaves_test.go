@@ -74,8 +74,8 @@ func TestBackWhileItWaits(t *testing.T) {
 		second := f.nodes[0].release(1)[0]
 		first.Result(result("first"))
 		second.Result(result("second"))
-		one, _ := heard(live.all())
-		two, _ := heard(w.all())
+		one := live.all().response()
+		two := w.all().response()
 		if !strings.Contains(one, "first") || !strings.Contains(two, "second") || f.runs(key) != 2 {
 			t.Fatalf("%s: %s and %s, %d runs", key, one, two, f.runs(key))
 		}

@@ -63,31 +63,27 @@ func TestNoticedLate(t *testing.T) {
 			for _, how := range []cut{fin, rst} {
 				tests.Go(func() {
 					t.Run(fmt.Sprintf("%v/%s/%v", answered, version, how), func(t *testing.T) {
-						noticedLate(t, version, how, noticed, answered)
+						over := make(chan struct{})
+						n := newNode(t, config{
+							server: server.Options{Retry: 20 * time.Millisecond},
+							listen: func(l net.Listener) net.Listener { return tardy{l, noticed, over} },
+						})
+						t.Cleanup(func() { close(over) })
+						p := n.connect(version, nil)
+						left := p.open("POST", "/mcp", call("hold", `{}`))
+						held := n.release(1)
+						left.atMost(20, how)
+						w := p.open("GET", "/mcp", "")
+						w.head()
+						pass(t, answered)
+						held[0].Result(result("late"))
+						if ev := w.message(); !strings.Contains(string(ev.Data), "late") {
+							t.Errorf("got %s", ev.Data)
+						}
 					})
 				})
 			}
 		}
-	}
-}
-
-func noticedLate(t *testing.T, version string, how cut, noticed, answered time.Duration) {
-	over := make(chan struct{})
-	n := newNode(t, config{
-		server: server.Options{Retry: 20 * time.Millisecond},
-		listen: func(l net.Listener) net.Listener { return tardy{l, noticed, over} },
-	})
-	t.Cleanup(func() { close(over) })
-	p := n.connect(version, nil)
-	left := p.open("POST", "/mcp", call("hold", `{}`))
-	held := n.release(1)
-	left.atMost(20, how)
-	w := p.open("GET", "/mcp", "")
-	w.head()
-	pass(t, answered)
-	held[0].Result(result("late"))
-	if ev := w.message(); !strings.Contains(string(ev.Data), "late") {
-		t.Errorf("got %s", ev.Data)
 	}
 }
 
@@ -121,17 +117,11 @@ func TestOnlyTheLast(t *testing.T) {
 	}
 	pass(t, 500*time.Millisecond) // an answer would come again after 50 ms
 	for i, w := range back {
-		peers[i].unrelated("new")
+		peers[i].note("new")
 		if ev := w.message(); !strings.Contains(string(ev.Data), "new") {
 			t.Errorf("%s: told again: %s", peers[i].version, ev.Data)
 		}
 	}
-}
-
-// unrelated has the server send a message that belongs to no call.
-func (p *peer) unrelated(text string) {
-	p.n.t.Helper()
-	p.post(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/unrelated","params":{"data":%q}}`, text))
 }
 
 // TestContinuedFromWhatIsKept is a client that comes back with its session id alone, when the

@@ -88,7 +88,7 @@ func newNode(t testing.TB, c config) *node {
 	if c.server.Logger == nil {
 		c.server.Logger = slog.New(slog.DiscardHandler)
 	}
-	n := &node{t: t, script: &script{runs: map[string]int{}}, store: memory.New(c.memory), lists: c.backend == nil}
+	n := &node{t: t, script: newScript(), store: memory.New(c.memory), lists: c.backend == nil}
 	if c.life > 0 {
 		c.session.Revival = revival.New(revival.Options{Life: c.life, Keys: []sessionid.Key{{1}}, Dir: c.dir})
 	}
@@ -163,6 +163,8 @@ type steps struct {
 	// steps meet readers at any point.
 	Jitter int `json:"jitter"`
 }
+
+func newScript() *script { return &script{runs: map[string]int{}} }
 
 func (s *script) Serve(x *message.Exchange) {
 	switch {
@@ -324,11 +326,7 @@ type peer struct {
 // connect initializes a session; it ends the test on an error.
 func (n *node) connect(version string, header http.Header) *peer {
 	n.t.Helper()
-	p, err := n.begin(version, header)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	return p
+	return mcptest.Must(n.begin(version, header))(n.t)
 }
 
 // begin initializes a session.
@@ -355,36 +353,6 @@ func (n *node) begin(version string, header http.Header) (*peer, error) {
 // might else be answered before the server knows that its tool is retry-safe.
 const listTools = `{"jsonrpc":"2.0","id":"tools","method":"tools/list"}`
 
-// standstill measures how long this process does not run, as the machine stands still: a time
-// limit that was exceeded then proves nothing. lasted may be called once.
-func standstill() (lasted func() time.Duration) {
-	stop, sum := make(chan struct{}), make(chan time.Duration)
-	go func() {
-		const beat, late = 20 * time.Millisecond, 200 * time.Millisecond
-		t := time.NewTicker(beat)
-		defer t.Stop()
-		var total time.Duration
-		for last, over := time.Now(), false; ; {
-			select {
-			case <-t.C:
-			case <-stop:
-				over = true
-			}
-			if gap := time.Since(last); gap > late {
-				total += gap
-			}
-			if last = time.Now(); over {
-				sum <- total
-				return
-			}
-		}
-	}()
-	return func() time.Duration {
-		close(stop)
-		return <-sum
-	}
-}
-
 // reply is the part of an HTTP response that was read.
 type reply struct {
 	status int // 0 if not even the header arrived
@@ -403,6 +371,29 @@ func (r reply) events() []sse.Event {
 		}
 		all = append(all, ev)
 	}
+}
+
+// parts returns the messages of an answer of either form: the responses, and the others.
+func (r reply) parts() (responses, others []string) {
+	if !strings.HasPrefix(r.header.Get("Content-Type"), "text/event-stream") {
+		return []string{string(r.body)}, nil
+	}
+	for _, ev := range r.events() {
+		switch {
+		case len(ev.Data) == 0:
+		case jsonrpc.Field(ev.Data, "method") == nil:
+			responses = append(responses, string(ev.Data))
+		default:
+			others = append(others, string(ev.Data))
+		}
+	}
+	return responses, others
+}
+
+// response returns the responses in an answer.
+func (r reply) response() string {
+	responses, _ := r.parts()
+	return strings.Join(responses, "")
 }
 
 func (p *peer) headers(extra ...string) string {
@@ -429,25 +420,27 @@ func (p *peer) post(body string, extra ...string) reply {
 // open sends a request and returns the connection on which its answer comes.
 func (p *peer) open(method, target, body string, extra ...string) *wire {
 	p.n.t.Helper()
-	addr := p.via
-	if addr == "" {
-		addr = p.n.addr
-	}
-	c, err := net.Dial("tcp", addr)
-	if err != nil {
-		p.n.t.Fatal(err)
-	}
+	return p.send(p.request(method, target, body, extra...))
+}
+
+// request returns the text of a request.
+func (p *peer) request(method, target, body string, extra ...string) string {
 	length := ""
 	if body != "" {
 		length = "Content-Length: " + strconv.Itoa(len(body)) + "\r\n"
 	}
-	_, err = fmt.Fprintf(c, "%s %s HTTP/1.1\r\n%s%s\r\n%s", method, target, p.headers(extra...), length, body)
-	if err != nil {
+	return fmt.Sprintf("%s %s HTTP/1.1\r\n%s%s\r\n%s", method, target, p.headers(extra...), length, body)
+}
+
+// send sends a text on a connection of its own.
+func (p *peer) send(text string) *wire {
+	p.n.t.Helper()
+	c := mcptest.Must(net.Dial("tcp", cmp.Or(p.via, p.n.addr)))(p.n.t)
+	p.n.t.Cleanup(func() { c.Close() })
+	if _, err := io.WriteString(c, text); err != nil {
 		p.n.t.Fatal(err)
 	}
-	w := &wire{t: p.n.t, c: c.(*net.TCPConn)}
-	p.n.t.Cleanup(func() { w.c.Close() })
-	return w
+	return &wire{t: p.n.t, c: c.(*net.TCPConn)}
 }
 
 // wire is a connection with one answer.
@@ -521,15 +514,20 @@ func (w *wire) atMost(n int, how cut) (r reply) {
 		r.body, err = io.ReadAll(res.Body)
 		r.whole = err == nil
 	}
+	w.cut(how)
+	return r
+}
+
+// cut ends the connection, or stops to read it.
+func (w *wire) cut(how cut) {
 	switch how {
-	case fin:
-		w.c.Close()
 	case rst:
 		_ = w.c.SetLinger(0)
-		w.c.Close()
+		fallthrough
+	case fin:
+		_ = w.c.Close()
 	case ghost: // the connection stays open, and is not read
 	}
-	return r
 }
 
 type cut int

@@ -1,10 +1,8 @@
 package server_test
 
 import (
-	"bufio"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -21,35 +19,20 @@ import (
 // line is a connection on which a client makes one request after the other.
 type line struct {
 	*peer
-	c net.Conn
-	r *bufio.Reader
+	*wire
 }
 
-func (p *peer) line() *line {
-	c, err := net.Dial("tcp", p.n.addr)
-	if err != nil {
-		p.n.t.Fatal(err)
-	}
-	p.n.t.Cleanup(func() { c.Close() })
-	return &line{p, c, bufio.NewReader(c)}
-}
+func (p *peer) line() *line { return &line{p, p.send("")} }
 
 // ask makes a request and reads its answer.
 func (l *line) ask(body string, header ...string) reply {
-	l.n.t.Helper()
-	_, err := fmt.Fprintf(l.c, "POST /mcp HTTP/1.1\r\n%sContent-Length: %d\r\n\r\n%s", l.headers(header...), len(body), body)
-	if err != nil {
-		l.n.t.Fatal(err)
+	l.t.Helper()
+	if _, err := io.WriteString(l.c, l.request("POST", "/mcp", body, header...)); err != nil {
+		l.t.Fatal(err)
 	}
-	_ = l.c.SetReadDeadline(time.Now().Add(2 * time.Minute))
-	res, err := http.ReadResponse(l.r, nil)
-	if err != nil {
-		l.n.t.Fatal(err)
-	}
-	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		l.n.t.Fatal(err)
-	}
+	l.res = nil
+	res := l.head()
+	text := mcptest.Must(io.ReadAll(res.Body))(l.t)
 	return reply{status: res.StatusCode, header: res.Header, body: text, whole: true}
 }
 
@@ -66,10 +49,7 @@ func (p *peer) resumed(first string) int {
 // kept reports whether the store has the stream of an event.
 func (p *peer) kept(event string) bool {
 	p.n.t.Helper()
-	s, err := p.n.sessions.Find(p.id, caller.Principal{})
-	if err != nil {
-		p.n.t.Fatal(err)
-	}
+	s := mcptest.Must(p.n.sessions.Find(p.id, caller.Principal{}))(p.n.t)
 	at, err := ticket.ParseEvent(s.ID(), event)
 	if err != nil {
 		p.n.t.Fatal(err)

@@ -59,7 +59,7 @@ func TestModernState(t *testing.T) {
 		}
 		of := func(state string) wish {
 			a := asks
-			a.params = with(a.params, strings.Replace(retry, fmt.Sprintf("%q", b.stateOf(retry)), fmt.Sprintf("%q", state), 1))
+			a.params = with(a.params, strings.Replace(retry, string(jsonrpc.Field([]byte("{"+retry+"}"), "requestState")), fmt.Sprintf("%q", state), 1))
 			return a
 		}
 		for _, who := range []string{"bob", "", "alice\x00", "Alice"} {
@@ -102,7 +102,7 @@ func TestModernState(t *testing.T) {
 		good := of(state)
 		good.id, good.params = `"c2"`, with(good.params, `"_meta":{"progressToken":1}`)
 		is := b.do(good)
-		if !strings.HasPrefix(is.text(), `answered {"action":"accept"} in `) || string(jsonrpc.Field(is.response(), "id")) != `"c2"` {
+		if !strings.HasPrefix(is.text(), `answered {"action":"accept"} in `) || string(jsonrpc.Field([]byte(is.response()), "id")) != `"c2"` {
 			t.Fatalf("after all that: %d %s", is.status, is.body)
 		}
 		refused("used again", good)
@@ -110,11 +110,6 @@ func TestModernState(t *testing.T) {
 			t.Errorf("it ran %d times", got)
 		}
 	})
-}
-
-// stateOf returns the requestState among the members of a retry.
-func (b *bubble) stateOf(retry string) string {
-	return jsonrpc.String(jsonrpc.Field([]byte("{"+retry+"}"), "requestState"))
 }
 
 // TestModernStateExpires has a client that comes back in time, and one that comes too late: its call was cancelled, and its requestState is refused.
@@ -218,7 +213,7 @@ func TestModernStateIsNoTask(t *testing.T) {
 		asks := wish{who: "alice", params: tool("ask", "k"), caps: `{"elicitation":{}}`}
 		state, retry := b.do(asks).state(t)
 		holds := wish{who: "alice", params: tool("hold", "h"), caps: aware}
-		id := jsonrpc.String(jsonrpc.Field(b.do(holds).response(), "result", "taskId"))
+		id := jsonrpc.String(jsonrpc.Field([]byte(b.do(holds).response()), "result", "taskId"))
 		seal, parts := id[:strings.LastIndexByte(id, '.')], strings.Split(state, ".")
 		asks.params = with(asks.params, strings.Replace(retry, state, "holdfast."+seal+"."+strings.Join(parts[3:], "."), 1))
 		if is := b.do(asks); is.code() != codeParams {
@@ -232,7 +227,7 @@ func TestModernStateIsNoTask(t *testing.T) {
 			}
 		}
 		get.params = fmt.Sprintf(`{"taskId":%q}`, id)
-		if is := b.do(get); jsonrpc.String(jsonrpc.Field(is.response(), "result", "status")) != "working" {
+		if is := b.do(get); jsonrpc.String(jsonrpc.Field([]byte(is.response()), "result", "status")) != "working" {
 			t.Errorf("the task: %d %s", is.status, is.body)
 		}
 		get.who = "bob"

@@ -36,7 +36,7 @@ func TestModernCancelKeyed(t *testing.T) {
 			t.Fatalf("%d calls in flight", n)
 		}
 		at(i, "me", key).cancelKeyed()
-		if r := w.all(); !strings.Contains(lastSaid(r), "cancelled") || f.nodes[0].sessions.Calls() != 0 {
+		if r := w.all(); !strings.Contains(r.response(), "cancelled") || f.nodes[0].sessions.Calls() != 0 {
 			t.Errorf("at node %d: %d %s", i, r.status, r.body)
 		}
 	}
@@ -45,11 +45,11 @@ func TestModernCancelKeyed(t *testing.T) {
 	p := &peer{n: f.nodes[1].node, header: http.Header{"Who": {"me"}}}
 	body := `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"c1","_meta":{"holdfast/idempotencyKey":"k2"}}}`
 	_ = p.open("POST", "/mcp", body, "MCP-Protocol-Version: 2026-07-28", "Mcp-Method: notifications/cancelled").all()
-	if r := w.all(); !strings.Contains(lastSaid(r), "cancelled") {
+	if r := w.all(); !strings.Contains(r.response(), "cancelled") {
 		t.Errorf("by the key in _meta: %d %s", r.status, r.body)
 	}
 	// A cancellation under a key has no effect on a call that begins later under the key.
-	if r := at(1, "me", "other").callModern("steps", `{}`).all(); !strings.Contains(lastSaid(r), "done") {
+	if r := at(1, "me", "other").callModern("steps", `{}`).all(); !strings.Contains(r.response(), "done") {
 		t.Errorf("%d %s", r.status, r.body)
 	}
 }

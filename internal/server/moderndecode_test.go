@@ -41,20 +41,10 @@ func modernHead(method, name string) map[string]string {
 // refusedModern checks that an answer is an error with the id of its request; "": without an id.
 func refusedModern(t *testing.T, what string, r reply, status, code int, id string) {
 	t.Helper()
-	var e struct {
-		JSONRPC string
-		ID      json.RawMessage
-		Result  json.RawMessage
-		Error   *jsonrpc.Error
-	}
-	err := json.Unmarshal(r.body, &e)
+	is, e := r.refusal(t, what)
 	switch {
-	case err != nil || e.JSONRPC != "2.0" || e.Error == nil || e.Result != nil:
-		t.Errorf("%s: %d, no error: %.300s (%v)", what, r.status, r.body, err)
-	case r.status != status || e.Error.Code != code || string(e.ID) != id:
-		t.Errorf("%s: %d, code %d, id %s; want %d, %d, %s: %s", what, r.status, e.Error.Code, e.ID, status, code, id, e.Error.Message)
-	case r.header.Get("Content-Type") != "application/json":
-		t.Errorf("%s: content type %q", what, r.header.Get("Content-Type"))
+	case r.status != status || e.Code != code || is != id:
+		t.Errorf("%s: %d, code %d, id %s; want %d, %d, %s: %s", what, r.status, e.Code, is, status, code, id, e.Message)
 	case r.header.Get("Mcp-Session-Id") != "":
 		t.Errorf("%s: there is a session id", what)
 	}

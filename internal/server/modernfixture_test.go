@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"testing/synctest"
 
 	"holdfast/backend"
+	"holdfast/backend/message"
 	"holdfast/internal/engine/memory"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
@@ -29,9 +31,11 @@ import (
 //	ask2  asks the client twice
 //	later waits for release, and asks the client then
 type toolbox struct {
+	backend.Backend // hands the messages to Serve
+
 	mu        sync.Mutex
-	opened    int
-	closed    int
+	opened    map[backend.Sink]int         // the number of each conversation
+	keys      map[string]string            // the argument "key", by the number of the conversation and the id of the request
 	held      map[string]func(text string) // by the argument "key"
 	ran       map[string]int               // the same
 	cancelled map[string]int               // the same
@@ -42,109 +46,90 @@ type toolbox struct {
 }
 
 func newToolbox() *toolbox {
-	return &toolbox{
+	b := &toolbox{
+		opened: make(map[backend.Sink]int), keys: make(map[string]string),
 		held: make(map[string]func(string)), ran: make(map[string]int), cancelled: make(map[string]int),
 		answers: make(map[string]func(jsonrpc.Message)), muted: make(map[string]bool),
 	}
+	b.Backend = message.New(b)
+	return b
 }
 
 func (b *toolbox) Eras() backend.Eras { return backend.Both }
 
-func (b *toolbox) Open(_ context.Context, _ backend.Start, sink backend.Sink) (backend.Conn, error) {
+func (b *toolbox) Open(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.opened++
-	return &toolboxConn{b: b, n: b.opened, sink: sink, keys: make(map[string]string)}, nil
+	b.opened[sink] = len(b.opened) + 1
+	return b.Backend.Open(ctx, start, sink)
 }
 
-type toolboxConn struct {
-	b    *toolbox
-	n    int
-	sink backend.Sink
-	keys map[string]string // by the requests' ids; guarded by toolbox.mu
-}
-
-func (c *toolboxConn) Close() error {
-	c.b.mu.Lock()
-	defer c.b.mu.Unlock()
-	c.b.closed++
-	return nil
-}
-
-func (c *toolboxConn) Deliver(in backend.Inbound) error {
-	b := c.b
-	say := func(text string) {
-		c.sink.Emit(in.Call, mcptest.Parse(string(jsonrpc.AppendResult(nil, in.ID, result(fmt.Sprintf("%s in %d", text, c.n))))))
-	}
-	key := jsonrpc.String(jsonrpc.Field(in.Params, "arguments", "key"))
+func (b *toolbox) Serve(x *message.Exchange) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	n := b.opened[x.Sink]
 	switch {
-	case in.Method == "tools/list":
-		c.sink.Emit(in.Call, mcptest.Parse(string(jsonrpc.AppendResult(nil, in.ID, []byte(`{"tools":[{"name":"who"},{"name":"hold"},{"name":"ask"}]}`)))))
-	case in.Method == "notifications/cancelled":
-		b.cancelled[c.keys[string(jsonrpc.Field(in.Params, "requestId"))]]++
-	case in.Kind == jsonrpc.Response:
-		if answer := b.answers[string(in.ID)]; answer != nil {
-			delete(b.answers, string(in.ID))
-			go answer(in.Message)
+	case x.Method == "tools/list":
+		x.Result([]byte(`{"tools":[{"name":"who"},{"name":"hold"},{"name":"ask"}]}`))
+	case x.Method == "notifications/cancelled":
+		b.cancelled[b.keys[fmt.Sprintf("%d %s", n, jsonrpc.Field(x.Params, "requestId"))]]++
+	case x.Kind == jsonrpc.Response:
+		if answer := b.answers[string(x.ID)]; answer != nil {
+			delete(b.answers, string(x.ID))
+			go answer(x.Message)
 		}
-	case in.Method == "subscriptions/listen":
+	case x.Method == "subscriptions/listen":
 		all := append([]string{`{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"notifications":{}}}`}, b.tells...)
 		go func() {
 			for _, text := range all {
-				c.sink.Emit(in.Call, mcptest.Parse(text))
+				x.Sink.Emit(x.Call, mcptest.Parse(text))
 			}
 		}()
-	case in.Kind == jsonrpc.Request && in.Method != "tools/call":
-		c.sink.Emit(in.Call, mcptest.Parse(string(jsonrpc.AppendError(nil, in.ID, jsonrpc.Errorf(codeMethod, "no %s", in.Method)))))
-	case in.Kind == jsonrpc.Request:
+	case x.Kind == jsonrpc.Request && x.Method != "tools/call":
+		x.Error(jsonrpc.Errorf(codeMethod, "no %s", x.Method))
+	case x.Kind == jsonrpc.Request:
+		key := jsonrpc.String(jsonrpc.Field(x.Params, "arguments", "key"))
 		b.ran[key]++
-		c.keys[string(in.ID)] = key
-		switch jsonrpc.String(jsonrpc.Field(in.Params, "name")) {
-		case "hold":
-			b.held[key] = say
-		case "later":
-			b.held[key] = func(string) { b.ask(c, in) }
-		case "ask", "ask2":
-			b.held[key] = say
-			questions := 1
-			if jsonrpc.String(jsonrpc.Field(in.Params, "name")) == "ask2" {
-				questions = 2
-			}
-			open := questions
-			for range questions {
-				b.asked++
-				id := fmt.Sprintf(`"q%d"`, b.asked)
-				b.answers[id] = func(m jsonrpc.Message) {
-					b.mu.Lock()
-					open--
-					ends := open == 0 && !b.muted[key]
-					b.mu.Unlock()
-					if ends {
-						say("answered " + string(m.Result))
-					}
-				}
-				go c.sink.Emit(in.Call, elicitation(id))
-			}
-		default:
-			go say(key)
-		}
+		b.keys[fmt.Sprintf("%d %s", n, x.ID)] = key
+		b.call(x, key, func(text string) { x.Result(result(fmt.Sprintf("%s in %d", text, n))) })
 	}
-	return nil
 }
 
-// ask sends a question to the client of a call. Its answer has no effect.
-func (b *toolbox) ask(c *toolboxConn, in backend.Inbound) {
+// call begins a call. say ends it. b.mu is held.
+func (b *toolbox) call(x *message.Exchange, key string, say func(text string)) {
+	name := jsonrpc.String(jsonrpc.Field(x.Params, "name"))
+	switch name {
+	case "hold":
+		b.held[key] = say
+	case "later":
+		b.held[key] = func(string) { b.ask(x, nil) }
+	case "ask", "ask2":
+		b.held[key] = say
+		open := map[string]int{"ask": 1, "ask2": 2}[name]
+		for range open {
+			go b.ask(x, func(m jsonrpc.Message) {
+				b.mu.Lock()
+				open--
+				ends := open == 0 && !b.muted[key]
+				b.mu.Unlock()
+				if ends {
+					say("answered " + string(m.Result))
+				}
+			})
+		}
+	default:
+		go say(key)
+	}
+}
+
+// ask sends a question to the client of a call. answered gets the answer; nil: it has no effect.
+func (b *toolbox) ask(x *message.Exchange, answered func(jsonrpc.Message)) {
 	b.mu.Lock()
 	b.asked++
 	id := fmt.Sprintf(`"q%d"`, b.asked)
+	b.answers[id] = answered
 	b.mu.Unlock()
-	c.sink.Emit(in.Call, elicitation(id))
-}
-
-func elicitation(id string) jsonrpc.Message {
-	return mcptest.Parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"elicitation/create","params":{"message":"?"}}`, id))
+	x.Request([]byte(id), "elicitation/create", []byte(`{"message":"?"}`))
 }
 
 // count returns the number in a map of b for a key.
@@ -225,15 +210,7 @@ func with(params string, more string) string {
 
 // request returns the HTTP request.
 func (a wish) request(ctx context.Context) *http.Request {
-	if a.id == "" {
-		a.id = `"c1"`
-	}
-	if a.method == "" {
-		a.method = "tools/call"
-	}
-	if a.caps == "" {
-		a.caps = "{}"
-	}
+	a.id, a.method, a.caps = cmp.Or(a.id, `"c1"`), cmp.Or(a.method, "tools/call"), cmp.Or(a.caps, "{}")
 	meta := `{` + metaVersion + `}`
 	set := func(to, value string, path ...string) string {
 		text, _ := jsonrpc.Set([]byte(to), []byte(value), path...)
@@ -267,68 +244,46 @@ func (a wish) request(ctx context.Context) *http.Request {
 	return r
 }
 
-// An answered is the answer to a request.
-type answered struct {
-	status int
-	body   []byte
-	header http.Header
-}
-
 // do makes a request, and returns its answer.
-func (b *bubble) do(a wish) answered {
+func (b *bubble) do(a wish) reply {
 	b.t.Helper()
 	_, answer := b.begin(a)
 	return <-answer
 }
 
 // begin begins a request. leave makes its client leave, and answer gets the answer when the handler returns.
-func (b *bubble) begin(a wish) (leave context.CancelFunc, answer <-chan answered) {
+func (b *bubble) begin(a wish) (leave context.CancelFunc, answer <-chan reply) {
 	b.t.Helper()
 	ctx, leave := context.WithCancel(b.t.Context())
-	come := make(chan answered, 1)
+	come := make(chan reply, 1)
 	go func() {
 		w := httptest.NewRecorder()
 		b.ServeHTTP(w, a.request(ctx))
-		come <- answered{w.Code, w.Body.Bytes(), w.Header()}
+		come <- reply{status: w.Code, header: w.Header(), body: w.Body.Bytes(), whole: true}
 	}()
 	return leave, come
 }
 
-// response returns the response in an answer, which may be a stream of events; nil if there is
-// none.
-func (a answered) response() []byte {
-	if !strings.HasPrefix(a.header.Get("Content-Type"), "text/event-stream") {
-		return a.body
-	}
-	all := reply{body: a.body}.events()
-	for i := len(all) - 1; i >= 0; i-- {
-		if jsonrpc.Field(all[i].Data, "method") == nil && len(all[i].Data) > 0 {
-			return all[i].Data
-		}
-	}
-	return nil
-}
-
 // text returns the text in a tool's result, or the whole response if it is none.
-func (a answered) text() string {
+func (a reply) text() string {
 	var content []struct{ Text string }
-	if json.Unmarshal(jsonrpc.Field(a.response(), "result", "content"), &content) == nil && len(content) == 1 {
+	if json.Unmarshal(jsonrpc.Field([]byte(a.response()), "result", "content"), &content) == nil && len(content) == 1 {
 		return content[0].Text
 	}
-	return string(a.response())
+	return a.response()
 }
 
 // code returns the code of the error in an answer, or 0.
-func (a answered) code() (code int) {
-	_ = json.Unmarshal(jsonrpc.Field(a.response(), "error", "code"), &code)
+func (a reply) code() (code int) {
+	_ = json.Unmarshal(jsonrpc.Field([]byte(a.response()), "error", "code"), &code)
 	return code
 }
 
 // state returns the requestState of an InputRequiredResult, and the members for a retry that
 // answers its questions.
-func (a answered) state(t *testing.T) (state, retry string) {
+func (a reply) state(t *testing.T) (state, retry string) {
 	t.Helper()
-	result := jsonrpc.Field(a.response(), "result")
+	result := jsonrpc.Field([]byte(a.response()), "result")
 	state = jsonrpc.String(jsonrpc.Field(result, "requestState"))
 	if state == "" || jsonrpc.String(jsonrpc.Field(result, "resultType")) != "input_required" {
 		t.Fatalf("it asks for nothing: %d %s", a.status, a.body)

@@ -41,7 +41,7 @@ func TestModernKeysOfNobody(t *testing.T) {
 		"a door and another node": func(t *testing.T) (*farm, []*peer) {
 			f := newFarm(t, 1, c)
 			door := f.start(config{server: server.Options{Principal: nobody, Role: server.RoleDoor}})
-			mcptest.Eventually(t, "the door to know the node", time.Minute, func() bool { return len(door.member.Peers()) == 1 })
+			door.meets(1)
 			return f, []*peer{{n: door.node}, {n: f.nodes[0].node}}
 		},
 	}
@@ -53,7 +53,7 @@ func TestModernKeysOfNobody(t *testing.T) {
 				key := "of-" + mine
 				args := func(what string) string { return fmt.Sprintf(`{"key":%q}`, key+what) }
 				for i, p := range []*peer{at[0], at[1], at[0]} {
-					if r := p.by(mine).under(key).callModern("steps", args("")).all(); !strings.Contains(lastSaid(r), `"done"`) || f.runs(key) != 1 {
+					if r := p.by(mine).under(key).callModern("steps", args("")).all(); !strings.Contains(r.response(), `"done"`) || f.runs(key) != 1 {
 						t.Errorf("%q, time %d: %d %s, ran %d times", mine, i, r.status, r.body, f.runs(key))
 					}
 				}
@@ -68,7 +68,7 @@ func TestModernKeysOfNobody(t *testing.T) {
 						}
 					}
 					what := "-by-" + other
-					if r := at[1].by(other).under(key).callModern("steps", args(what)).all(); !strings.Contains(lastSaid(r), `"done"`) || f.runs(key+what) != 1 {
+					if r := at[1].by(other).under(key).callModern("steps", args(what)).all(); !strings.Contains(r.response(), `"done"`) || f.runs(key+what) != 1 {
 						t.Errorf("another request of %q under the key of %q: %d %s", other, mine, r.status, r.body)
 					}
 				}
@@ -80,23 +80,15 @@ func TestModernKeysOfNobody(t *testing.T) {
 					p.by(other).under("held").cancelKeyed()
 				}
 			}
-			if n := inFlight(f); n != 1 {
+			if n := f.calls(); n != 1 {
 				t.Fatalf("others have cancelled: %d calls in flight", n)
 			}
 			at[1].by("a").under("held").cancelKeyed()
-			if r := w.all(); !strings.Contains(lastSaid(r), "cancelled") || inFlight(f) != 0 {
+			if r := w.all(); !strings.Contains(r.response(), "cancelled") || f.calls() != 0 {
 				t.Errorf("%d %s", r.status, r.body)
 			}
 		})
 	}
-}
-
-// inFlight returns the number of calls in flight on all nodes.
-func inFlight(f *farm) (n int) {
-	for _, one := range f.nodes {
-		n += one.sessions.Calls()
-	}
-	return n
 }
 
 // TestModernKeysOfTenants has clients without a principal and a token: their keys are apart if their addresses differ, of IPv6 in the first 64 bits.

@@ -24,7 +24,7 @@ func TestModernLeft(t *testing.T) {
 				t.Errorf("%s: cancelled while its client is there", what)
 			}
 			leave()
-			if is := <-answer; is.response() != nil && len(is.body) > 0 {
+			if is := <-answer; is.response() != "" && len(is.body) > 0 {
 				t.Errorf("%s: %d %s", what, is.status, is.body)
 			}
 			synctest.Wait()
@@ -50,7 +50,7 @@ func TestModernLeftTask(t *testing.T) {
 		synctest.Wait()
 		early()
 		leave, answer := b.begin(wish{params: tool("hold", "k"), caps: aware})
-		id := jsonrpc.String(jsonrpc.Field((<-answer).response(), "result", "taskId"))
+		id := jsonrpc.String(jsonrpc.Field([]byte((<-answer).response()), "result", "taskId"))
 		leave()
 		synctest.Wait()
 		if got := b.tools.count(&b.tools.cancelled, "early"); got != 1 {
@@ -85,7 +85,7 @@ func TestModernLeftKeyed(t *testing.T) {
 		synctest.Wait()
 		b.tools.release("k")
 		is := <-answer
-		if !strings.HasPrefix(is.text(), "released in ") || string(jsonrpc.Field(is.response(), "id")) != `"again"` {
+		if !strings.HasPrefix(is.text(), "released in ") || string(jsonrpc.Field([]byte(is.response()), "id")) != `"again"` {
 			t.Errorf("found again: %d %s", is.status, is.body)
 		}
 		if is := b.do(holds); !strings.HasPrefix(is.text(), "released in ") { // the call has ended
@@ -113,7 +113,7 @@ func TestModernSameKey(t *testing.T) {
 	inBubble(t, config{server: server.Options{KeepAlive: time.Second}}, func(t *testing.T, b *bubble) {
 		for _, after := range []time.Duration{0, 5 * time.Second} { // after 5 s the answers are streams
 			holds := wish{params: tool("hold", after.String()), key: after.String()}
-			var answers []<-chan answered
+			var answers []<-chan reply
 			for i := range 8 {
 				leave, answer := b.begin(holds)
 				synctest.Wait()
@@ -194,12 +194,12 @@ func TestModernInputTwice(t *testing.T) {
 			asks := wish{params: tool("ask2", "k"), caps: `{"elicitation":{}}`}
 			first := b.do(asks)
 			state, _ := first.state(t)
-			inputs := jsonrpc.Field(first.response(), "result", "inputRequests")
+			inputs := jsonrpc.Field([]byte(first.response()), "result", "inputRequests")
 			half := asks
 			jsonrpc.Each(inputs, func(name, _ []byte) {
 				half.params = with(asks.params, fmt.Sprintf(`"requestState":%q,"inputResponses":{%q:{"action":"accept"}}`, state, name))
 			})
-			var answers [2]<-chan answered
+			var answers [2]<-chan reply
 			var leave [2]func()
 			for i := range answers {
 				leave[i], answers[i] = b.begin(half)

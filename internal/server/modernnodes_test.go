@@ -26,15 +26,7 @@ func (p *peer) under(key string) *peer {
 
 func (p *peer) callModern(name, arguments string) *wire {
 	p.n.t.Helper()
-	return p.modernOpen("tools/call", name, fmt.Sprintf(`{"name":%q,"arguments":%s}`, name, arguments), `{"elicitation":{}}`)
-}
-
-// lastSaid returns the response at the end of an answer, as text.
-func lastSaid(r reply) string {
-	if all := r.events(); len(all) > 0 {
-		return string(all[len(all)-1].Data)
-	}
-	return string(r.body)
+	return p.modernOpen("tools/call", name, toolCall(name, arguments), `{"elicitation":{}}`)
 }
 
 // TestModernDrain sends modern requests to a node that is drained: another node serves them, once.
@@ -63,18 +55,18 @@ func TestModernDrain(t *testing.T) {
 		at.callModern("steps", `{"key":"k1","n":3,"pause":500}`).all(),
 		at.under("key").callModern("steps", `{"key":"k2"}`).all(),
 	} {
-		if text := lastSaid(r); r.status != 200 || !strings.Contains(text, `"done"`) || !strings.Contains(text, `"id":"c1"`) || f.nodes[1].runs(fmt.Sprint("k", i)) != 1 {
+		if text := r.response(); r.status != 200 || !strings.Contains(text, `"done"`) || !strings.Contains(text, `"id":"c1"`) || f.nodes[1].runs(fmt.Sprint("k", i)) != 1 {
 			t.Errorf("call %d: %d %s", i, r.status, r.body)
 		}
 	}
 	asked := at.callModern("ask", `{}`).all()
-	result := jsonrpc.Field([]byte(lastSaid(asked)), "result")
+	result := jsonrpc.Field([]byte(asked.response()), "result")
 	retry := answering(result, jsonrpc.String(jsonrpc.Field(result, "requestState")))
-	if r := at.modern("tools/call", "ask", `{"name":"ask","arguments":{},`+retry+`}`, `{"elicitation":{}}`); !strings.Contains(lastSaid(r), "accept") {
+	if r := at.modern("tools/call", "ask", `{"name":"ask","arguments":{},`+retry+`}`, `{"elicitation":{}}`); !strings.Contains(r.response(), "accept") {
 		t.Errorf("asked %s, and then: %d %s", asked.body, r.status, r.body)
 	}
 	held.Result([]byte(`{"content":[{"type":"text","text":"stayed"}]}`))
-	if r := busy.all(); !strings.Contains(lastSaid(r), "stayed") || f.runs("busy") != 1 {
+	if r := busy.all(); !strings.Contains(r.response(), "stayed") || f.runs("busy") != 1 {
 		t.Errorf("begun before: %d %s", r.status, r.body)
 	}
 	drained.Wait()
@@ -136,7 +128,7 @@ func TestModernDrainLost(t *testing.T) {
 	f.nodes[1].kill()
 	for what, w := range map[string]*wire{"light": light, "streamed": streamed} {
 		r := w.all()
-		if text := lastSaid(r); !strings.Contains(text, fmt.Sprint(codeUnknown)) || !strings.Contains(text, `"id":"c1"`) || f.runs(what) != 1 {
+		if text := r.response(); !strings.Contains(text, fmt.Sprint(codeUnknown)) || !strings.Contains(text, `"id":"c1"`) || f.runs(what) != 1 {
 			t.Errorf("%s: %d %q, %d runs", what, r.status, r.body, f.runs(what))
 		}
 	}
@@ -152,7 +144,7 @@ func TestModernOwnerLost(t *testing.T) {
 	f := newFarm(t, 2, config{})
 	at, other := &peer{n: f.nodes[0].node}, &peer{n: f.nodes[1].node}
 	asked := at.callModern("ask", `{}`).all()
-	result := jsonrpc.Field([]byte(lastSaid(asked)), "result")
+	result := jsonrpc.Field([]byte(asked.response()), "result")
 	retry := answering(result, jsonrpc.String(jsonrpc.Field(result, "requestState")))
 	if r := at.under("ended").callModern("steps", `{"key":"ended"}`).all(); r.status != 200 {
 		t.Fatalf("%d %s", r.status, r.body)
@@ -165,18 +157,18 @@ func TestModernOwnerLost(t *testing.T) {
 	if r := other.modern("tools/call", "echo", `{"name":"echo","arguments":{"text":"plain"}}`, `{}`); r.status != 200 || !strings.Contains(string(r.body), "plain") {
 		t.Errorf("another call: %d %s", r.status, r.body)
 	}
-	if r := other.modern("tools/call", "ask", `{"name":"ask","arguments":{},`+retry+`}`, `{"elicitation":{}}`); !strings.Contains(lastSaid(r), fmt.Sprint(codeUnknown)) {
+	if r := other.modern("tools/call", "ask", `{"name":"ask","arguments":{},`+retry+`}`, `{"elicitation":{}}`); !strings.Contains(r.response(), fmt.Sprint(codeUnknown)) {
 		t.Errorf("with input: %d %s", r.status, r.body)
 	}
-	if r := other.under("ended").callModern("steps", `{"key":"ended"}`).all(); !strings.Contains(lastSaid(r), "done") || f.runs("ended") != 1 {
+	if r := other.under("ended").callModern("steps", `{"key":"ended"}`).all(); !strings.Contains(r.response(), "done") || f.runs("ended") != 1 {
 		t.Errorf("that has ended: %d %s, %d runs", r.status, r.body, f.runs("ended"))
 	}
-	if r := other.under("unsafe").callModern("hold", `{"key":"unsafe"}`).all(); !strings.Contains(lastSaid(r), fmt.Sprint(codeUnknown)) || f.runs("unsafe") != 1 {
+	if r := other.under("unsafe").callModern("hold", `{"key":"unsafe"}`).all(); !strings.Contains(r.response(), fmt.Sprint(codeUnknown)) || f.runs("unsafe") != 1 {
 		t.Errorf("that may have run: %d %s, %d runs", r.status, r.body, f.runs("unsafe"))
 	}
 	again := other.under("safe").callModern("safe_hold", `{"key":"safe"}`)
 	f.nodes[1].release(1)[0].Result([]byte(`{"content":[{"type":"text","text":"again"}]}`))
-	if r := again.all(); !strings.Contains(lastSaid(r), "again") || f.runs("safe") != 2 {
+	if r := again.all(); !strings.Contains(r.response(), "again") || f.runs("safe") != 2 {
 		t.Errorf("that is safe: %d %s, %d runs", r.status, r.body, f.runs("safe"))
 	}
 }

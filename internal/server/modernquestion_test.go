@@ -69,7 +69,7 @@ func TestModernQuestionLeftAgain(t *testing.T) {
 		first := b.do(asks)
 		state, _ := first.state(t)
 		one := fmt.Sprintf(`"requestState":%q`, state)
-		jsonrpc.Each(jsonrpc.Field(first.response(), "result", "inputRequests"), func(name, _ []byte) {
+		jsonrpc.Each(jsonrpc.Field([]byte(first.response()), "result", "inputRequests"), func(name, _ []byte) {
 			one = fmt.Sprintf(`"requestState":%q,"inputResponses":{%q:{"action":"accept"}}`, state, name)
 		})
 		again := asks
@@ -77,7 +77,7 @@ func TestModernQuestionLeftAgain(t *testing.T) {
 		leave, answer := b.begin(again)
 		synctest.Wait() // the missing answer is asked for 20 ms later
 		leave()
-		if is := <-answer; is.response() != nil && len(is.body) > 0 {
+		if is := <-answer; is.response() != "" && len(is.body) > 0 {
 			t.Fatalf("it was answered: %s", is.body)
 		}
 		time.Sleep(9 * time.Minute)

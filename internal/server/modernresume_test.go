@@ -19,15 +19,14 @@ const comesBack = `{"extensions":{"holdfast/resumableRequests":{}}}`
 // begun makes a modern call that can be resumed, and returns its token.
 func (p *peer) begun(tool, arguments string) (*wire, string) {
 	p.n.t.Helper()
-	w := p.modernOpen("tools/call", tool, fmt.Sprintf(`{"name":%q,"arguments":%s}`, tool, arguments), comesBack)
+	w := p.modernOpen("tools/call", tool, toolCall(tool, arguments), comesBack)
 	return w, w.token()
 }
 
 // comes resumes such a call.
 func (p *peer) comes(token, capabilities string, extra ...string) *wire {
 	p.n.t.Helper()
-	head := append([]string{"MCP-Protocol-Version: 2026-07-28", "Mcp-Method: requests/resume"}, extra...)
-	return p.open("POST", "/mcp", modernBody("requests/resume", fmt.Sprintf(`{"resumeToken":%q}`, token), capabilities), head...)
+	return p.modernOpen("requests/resume", "", fmt.Sprintf(`{"resumeToken":%q}`, token), capabilities, extra...)
 }
 
 // A modern call goes on when its connection is cut, if its client can resume it.
@@ -166,7 +165,7 @@ func TestModernResumeAsks(t *testing.T) {
 		if when == "before" {
 			f.nodes[0].ask(held, "?")
 		}
-		asked := jsonrpc.Field([]byte(lastSaid(other.comes(token, asksToo).all())), "result")
+		asked := jsonrpc.Field([]byte(other.comes(token, asksToo).all().response()), "result")
 		state := jsonrpc.String(jsonrpc.Field(asked, "requestState"))
 		for what, wrong := range map[string]reply{
 			"bound to a request": other.modern("tools/call", "hold", params+`,`+answering(asked, strings.TrimSuffix(state, ".free"))+`}`, asksToo),
@@ -176,7 +175,7 @@ func TestModernResumeAsks(t *testing.T) {
 				t.Errorf("%s the question, %s: %d %s", when, what, wrong.status, wrong.body)
 			}
 		}
-		if r := other.modern("tools/call", "hold", params+`,`+answering(asked, state)+`}`, asksToo); !strings.Contains(lastSaid(r), "accept") || f.runs(when) != 1 {
+		if r := other.modern("tools/call", "hold", params+`,`+answering(asked, state)+`}`, asksToo); !strings.Contains(r.response(), "accept") || f.runs(when) != 1 {
 			t.Fatalf("%s the question: asked %s, and then %d %s, %d runs", when, asked, r.status, r.body, f.runs(when))
 		}
 	}
@@ -187,11 +186,11 @@ func TestModernResumeAsks(t *testing.T) {
 	held := f.nodes[0].release(1)[0]
 	_ = w.c.Close()
 	f.nodes[0].ask(held, "?")
-	asked := jsonrpc.Field([]byte(lastSaid(other.comes(token, asksToo).all())), "result")
+	asked := jsonrpc.Field([]byte(other.comes(token, asksToo).all().response()), "result")
 	f.nodes[0].kill()
 	w = other.modernOpen("tools/call", "safe_hold", safe+`,`+answering(asked, jsonrpc.String(jsonrpc.Field(asked, "requestState")))+`}`, asksToo)
 	f.nodes[1].release(1)[0].Result(result("again")) // the call is retry-safe and had no answer yet, so it runs again
-	if r := w.all(); !strings.Contains(lastSaid(r), "again") || f.runs("safe") != 2 {
+	if r := w.all(); !strings.Contains(r.response(), "again") || f.runs("safe") != 2 {
 		t.Errorf("after its node was lost: %d %s, %d runs", r.status, r.body, f.runs("safe"))
 	}
 }
@@ -200,7 +199,7 @@ func TestModernResumeAsks(t *testing.T) {
 func TestModernStateStaysBound(t *testing.T) {
 	t.Parallel()
 	p := &peer{n: newNode(t, config{})}
-	asked := jsonrpc.Field([]byte(lastSaid(p.callModern("ask", `{}`).all())), "result")
+	asked := jsonrpc.Field([]byte(p.callModern("ask", `{}`).all().response()), "result")
 	retry := answering(asked, jsonrpc.String(jsonrpc.Field(asked, "requestState"))+".free")
 	if r := p.modern("tools/call", "ask", `{"name":"ask","arguments":{"other":1},`+retry+`}`, `{"elicitation":{}}`); told(t, r).Error == nil {
 		t.Errorf("another request: %d %s", r.status, r.body)

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"os"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -25,26 +24,6 @@ import (
 	"holdfast/stream"
 )
 
-type slowScript struct {
-	script
-	mu    sync.Mutex
-	order []string
-}
-
-func (s *slowScript) Serve(x *message.Exchange) {
-	if x.Method == "tools/call" {
-		if strings.Contains(string(x.Params), "first") {
-			time.Sleep(2500 * time.Millisecond)
-		}
-		s.mu.Lock()
-		s.order = append(s.order, string(x.ID))
-		s.mu.Unlock()
-		x.Result(result("ok"))
-		return
-	}
-	s.script.Serve(x)
-}
-
 // A backend that is slow to take a request gets the next request after it, also from a WebSocket
 // at another node.
 func TestSocketElsewhereSlowOrder(t *testing.T) {
@@ -52,14 +31,23 @@ func TestSocketElsewhereSlowOrder(t *testing.T) {
 	for i := range 2 {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()
-			s := &slowScript{script: script{runs: map[string]int{}}}
-			f := newFarm(t, 2, config{backend: message.New(s)})
+			s, ran := newScript(), make(chan string, 2)
+			f := newFarm(t, 2, config{backend: message.New(message.HandlerFunc(func(x *message.Exchange) {
+				if x.Method != "tools/call" {
+					s.Serve(x)
+					return
+				}
+				if strings.Contains(string(x.Params), "first") {
+					time.Sleep(2500 * time.Millisecond)
+				}
+				ran <- string(x.ID)
+				x.Result(result("ok"))
+			}))})
 			p := f.nodes[0].connect("2025-11-25", nil)
 			c := openSocket(f.nodes[i].node, 0, "Mcp-Session-Id: "+p.id)
 			c.say(callAs("1", "hold", `{"k":"first"}`), callAs("2", "hold", `{"k":"second"}`))
-			mcptest.Eventually(t, "both", time.Minute, func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.order) == 2 })
-			if s.order[0] != "1" {
-				t.Errorf("order %v", s.order)
+			if one, two := <-ran, <-ran; one != "1" {
+				t.Errorf("order %s, %s", one, two)
 			}
 		})
 	}
@@ -71,7 +59,8 @@ func TestSocketElsewhereStays(t *testing.T) {
 	t.Parallel()
 	for i := range 2 {
 		f := newFarm(t, 2, config{server: server.Options{DisconnectAfter: 3 * time.Second, UpgradeAfter: 15 * time.Second}})
-		p := f.nodes[0].beginResumable()
+		p := f.nodes[0].able("2025-11-25", "")
+		p.post(listTools)
 		c := openSocket(f.nodes[i].node, 0, "Mcp-Session-Id: "+p.id)
 		c.say(callAs("1", "safe_hold", `{"key":"k"}`))
 		mcptest.Eventually(t, "run", time.Minute, func() bool { return f.runs("k") == 1 })
@@ -100,15 +89,6 @@ func TestSocketElsewhereStays(t *testing.T) {
 			}
 		}
 	}
-}
-
-func (n *farmNode) beginResumable() *peer {
-	p := &peer{n: n.node, version: "2025-11-25"}
-	res := p.post(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"resumableRequests":{},"roots":{},"sampling":{},"elicitation":{}}}}`)
-	p.id = res.header.Get("Mcp-Session-Id")
-	p.post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
-	p.post(listTools)
-	return p
 }
 
 // A node that drains keeps a WebSocket until its calls at another node have ended.
@@ -269,7 +249,7 @@ func TestSocketElsewhereAnswerHere(t *testing.T) {
 	w := other.open("POST", "/mcp", callAs(`"a"`, "ask", `{}`))
 	token := w.token()
 	w.message()
-	d.say(resume(`"a"`, token))
+	d.say(again(`"a"`, token))
 	d.policy(`"a"`)
 	var question struct{ ID json.RawMessage }
 	if err := json.Unmarshal(d.hears("elicitation/create"), &question); err != nil {
@@ -301,7 +281,7 @@ func TestSocketElsewhereCancelHere(t *testing.T) {
 	w := other.open("POST", "/mcp", callAs(`"c"`, "hold", `{}`))
 	token := w.token()
 	f.nodes[1].release(1)
-	d.say(resume(`"c"`, token))
+	d.say(again(`"c"`, token))
 	d.policy(`"c"`)
 	d.say(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"c","_meta":{"holdfast/resumeToken":%q}}}`, token))
 	for end := time.Now().Add(time.Minute); f.nodes[1].sessions.Calls() > 0; time.Sleep(10 * time.Millisecond) {

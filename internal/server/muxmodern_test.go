@@ -23,7 +23,7 @@ func modernAs(id, method, params, capabilities string) string {
 
 // modernCall returns a tools/call of that revision.
 func modernCall(id, tool, arguments string) string {
-	return modernAs(id, "tools/call", fmt.Sprintf(`{"name":%q,"arguments":%s}`, tool, arguments), `{"elicitation":{}}`)
+	return modernAs(id, "tools/call", toolCall(tool, arguments), `{"elicitation":{}}`)
 }
 
 // A connection that goes both ways serves revision 2026-07-28, without a session, beside older ones.
@@ -193,10 +193,8 @@ func TestDuplexModernListen(t *testing.T) {
 		if jsonrpc.String(jsonrpc.Field(m.Result, "resultType")) != "input_required" {
 			t.Fatalf("got %s", m.Raw)
 		}
-		state := jsonrpc.Field(m.Result, "requestState")
-		c.say(modernAs("10", "tools/call", fmt.Sprintf(
-			`{"name":"ask","arguments":{"key":"asks"},"requestState":%s,"inputResponses":{%s:{"action":"accept","content":{}}}}`,
-			state, firstName(jsonrpc.Field(m.Result, "inputRequests"))), `{"elicitation":{}}`))
+		retry := answering(m.Result, jsonrpc.String(jsonrpc.Field(m.Result, "requestState")))
+		c.say(modernAs("10", "tools/call", with(toolCall("ask", `{"key":"asks"}`), retry), `{"elicitation":{}}`))
 		c.hears(`"id":10`, "answered")
 		if c.over != nil { // a WebSocket has no half to close
 			c.cut(fin)
@@ -206,16 +204,6 @@ func TestDuplexModernListen(t *testing.T) {
 			}
 		}
 	})
-}
-
-// firstName returns the name of an object's first member, as JSON.
-func firstName(object []byte) (name string) {
-	jsonrpc.Each(object, func(n, _ []byte) {
-		if name == "" {
-			name = string(jsonrpc.Quote(string(n)))
-		}
-	})
-	return name
 }
 
 // A node that is drained ends listens, and then closes the connection with a time to come back.

@@ -18,7 +18,7 @@ import (
 // note makes the backend of p's session send a message that belongs to no call.
 func (p *peer) note(text string) {
 	p.n.t.Helper()
-	p.post(`{"jsonrpc":"2.0","method":"notifications/unrelated","params":{"data":"` + text + `"}}`)
+	p.post(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/unrelated","params":{"data":%q}}`, text))
 }
 
 // elsewhere returns a farm, a client with a session at its first node, and a WebSocket

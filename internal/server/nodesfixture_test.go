@@ -44,15 +44,16 @@ func newFarm(t testing.TB, n int, c config) *farm {
 	for range n {
 		f.start(c)
 	}
-	mcptest.Eventually(t, "the nodes to know each other", time.Minute, func() bool {
-		for _, n := range f.nodes {
-			if len(n.member.Peers()) < len(f.nodes)-1 {
-				return false
-			}
-		}
-		return true
-	})
+	for _, one := range f.nodes {
+		one.meets(n - 1)
+	}
 	return f
+}
+
+// meets waits until the node knows so many others. Doors do not count, as they have no sessions.
+func (n *farmNode) meets(others int) {
+	n.t.Helper()
+	mcptest.Eventually(n.t, "the nodes to know each other", time.Minute, func() bool { return len(n.member.Peers()) >= others })
 }
 
 // heldAt waits until a call is held at one of the nodes, and returns the call.
@@ -85,7 +86,7 @@ func (f *farm) start(c config) *farmNode {
 		c.server.Logger = logger
 	}
 	n := &farmNode{
-		node:   &node{t: f.t, script: &script{runs: map[string]int{}}, store: memory.New(memory.Options{}), lists: c.backend == nil},
+		node:   &node{t: f.t, script: newScript(), store: memory.New(memory.Options{}), lists: c.backend == nil},
 		handle: handle,
 		store:  durable.New(handle, durable.Options{Patience: cmp.Or(c.patience, 10*time.Second), Logger: c.server.Logger}),
 	}

@@ -12,7 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
+	"holdfast/internal/testport"
 )
 
 // proxy is a proxy of the kind in its name. pass passes on the bytes of one connection.
@@ -82,30 +84,19 @@ func relay(client, server net.Conn, before func()) (passed bool, err error) {
 
 // listen starts the proxy and returns its address.
 func (p proxy) listen(t *testing.T, to string) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			client, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer client.Close()
-				server, err := net.Dial("tcp", to)
-				if err != nil {
-					return
-				}
-				defer server.Close()
-				go func() { _, _ = io.Copy(server, client) }()
-				p.pass(client, server)
-			}()
+	r := &testport.Relay{Target: to}
+	r.Carry = func(_ uint64, client *net.TCPConn) {
+		server := r.Dial()
+		if server == nil {
+			return
 		}
-	}()
-	return l.Addr().String()
+		defer r.Drop(server)
+		go func() { _, _ = io.Copy(server, client) }()
+		p.pass(client, server)
+	}
+	mcptest.Check(t, r.Start())
+	t.Cleanup(r.Close)
+	return r.Addr()
 }
 
 // TestHostileProxies is failure 6: a silent tool behind proxies that cut, hold and buffer. Its
@@ -137,7 +128,7 @@ func hostile(t *testing.T, px proxy, version string) {
 	p.via = px.listen(t, n.addr)
 	f := &follower{p: p, seen: map[string]bool{}}
 	w := p.open("POST", "/mcp", call("steps", fmt.Sprintf(`{"key":"k","n":1,"pause":%d}`, silence.Milliseconds())), "Connection: close")
-	if began, stood := time.Now(), standstill(); !px.cuts {
+	if began, stood := time.Now(), mcptest.Standstill(); !px.cuts {
 		w.head()
 		if first := time.Since(began) - stood(); first >= silence {
 			t.Errorf("the header came after %v", first)
@@ -152,9 +143,7 @@ func hostile(t *testing.T, px proxy, version string) {
 		} else {
 			r = w.all()
 		}
-		if err := f.take(r); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, f.take(r))
 		if f.done {
 			break
 		}

@@ -1,7 +1,6 @@
 package server_test
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/backend"
 	"holdfast/backend/message"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
@@ -159,22 +157,16 @@ func vendorCall(id, key string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"vendor/call","params":{"name":"hold","arguments":{"key":%q}}}`, id, key)
 }
 
-// unstartable is a backend that can't be started.
-type unstartable struct{}
-
-func (unstartable) Open(context.Context, backend.Start, backend.Sink) (backend.Conn, error) {
-	return nil, errors.New("no server today")
-}
-
 // TestRerunUnknown kills the node that runs a light call, which is not stored. The node that
 // makes it again would store it, as it does not know that the tool is retry-safe, and can't start
 // its backend. The call has run: the client gets "outcome unknown".
 func TestRerunUnknown(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 1, config{})
-	f.start(config{server: server.Options{Response: server.ResponseSSE}, backend: unstartable{}})
+	f.start(config{server: server.Options{Response: server.ResponseSSE}, backend: &counted{err: errors.New("no server today")}})
 	a, b := f.nodes[0], f.nodes[1]
-	mcptest.Eventually(t, "the nodes to know each other", time.Minute, func() bool { return len(a.member.Peers()) == 1 && len(b.member.Peers()) == 1 })
+	a.meets(1)
+	b.meets(1)
 	w := a.connect("2025-11-25", nil).at(b).open("POST", "/mcp", call("safe_hold", `{"key":"k"}`))
 	a.release(1)
 	a.kill()

@@ -21,7 +21,6 @@ import (
 	"holdfast/internal/server"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
-	"holdfast/stream"
 )
 
 // resumes are the capabilities of a client of SEP-975 that wants event ids.
@@ -279,10 +278,6 @@ func (c *talker) policy(id string) string {
 	return jsonrpc.String(jsonrpc.Field(data, "params", "resumeToken"))
 }
 
-func resume(id, token string) string {
-	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"requests/resume","params":{"resumeToken":%q}}`, id, token)
-}
-
 // TestDuplexRoams resumes a call on other connections and in other sessions, over each transport.
 func TestDuplexRoams(t *testing.T) {
 	t.Parallel()
@@ -301,7 +296,7 @@ func TestDuplexRoams(t *testing.T) {
 		// Over HTTP, in another session, and in none.
 		p := n.connect("2025-11-25", http.Header{"Authorization": {"Bearer me"}})
 		for _, from := range []*peer{p, {n: n, version: "2025-11-25", header: p.header}} {
-			w := from.open("POST", "/mcp", resume("1", token), "Last-Event-ID: "+last)
+			w := from.open("POST", "/mcp", again("1", token), "Last-Event-ID: "+last)
 			if ev := w.message(); !strings.Contains(string(ev.Data), `"progress":2,`) {
 				t.Errorf("after %s comes %s", last, ev.Data)
 			}
@@ -311,7 +306,7 @@ func TestDuplexRoams(t *testing.T) {
 		for _, other := range dialers {
 			d := other(n, 0, me)
 			d.begin("2025-11-25", resumes)
-			d.say(resume("1", token))
+			d.say(again("1", token))
 			d.policy("1")
 			for i := 1; i <= step; i++ {
 				d.hears(fmt.Sprintf(`"progress":%d,`, i))
@@ -332,7 +327,7 @@ func TestDuplexRoams(t *testing.T) {
 		c.hears(`"id":1`, "one")
 		d := open(n, 0, me) // a call that has ended can be resumed too
 		d.begin("2025-11-25", resumes)
-		d.say(resume("1", token))
+		d.say(again("1", token))
 		d.policy("1")
 		for i := 1; i <= step; i++ {
 			d.hears(fmt.Sprintf(`"progress":%d,`, i))
@@ -387,17 +382,17 @@ func TestDuplexClashes(t *testing.T) {
 		c.say(callAs("1", "hold", `{}`))
 		own := c.policy("1")
 		held = append(held, n.release(1)...)
-		c.say(resume("1", tokens[0]))
+		c.say(again("1", tokens[0]))
 		c.fails("1", codeInvalid, "on another")
-		c.say(resume("1", own))
+		c.say(again("1", own))
 		c.policy("1")
 		held[2].Result(result("own"))
 		c.hears(`"id":1`, "own")
 
-		c.say(resume("1", tokens[0]))
+		c.say(again("1", tokens[0]))
 		c.policy("1")
 		for _, token := range []string{tokens[1], own} {
-			c.say(resume("1", token))
+			c.say(again("1", token))
 			c.fails("1", codeInvalid, "on another")
 		}
 		c.say(callAs("1", "echo", `{}`))
@@ -429,11 +424,11 @@ func TestDuplexTokens(t *testing.T) {
 			d.say(text)
 			d.fails(id, jsonrpc.CodeInvalidParams, "")
 		}
-		try(thief, "1", resume("1", token))
-		try(c, "2", resume("2", token))
-		try(c, `"1"`, resume(`"1"`, token))
-		try(c, "1", resume("1", token[:len(token)-1]+"x"))
-		try(c, "1", resume("1", ""))
+		try(thief, "1", again("1", token))
+		try(c, "2", again("2", token))
+		try(c, `"1"`, again(`"1"`, token))
+		try(c, "1", again("1", token[:len(token)-1]+"x"))
+		try(c, "1", again("1", ""))
 		try(c, "1", `{"jsonrpc":"2.0","id":1,"method":"requests/resume"}`)
 		try(thief, "9", `{"jsonrpc":"2.0","id":9,"method":"requests/getStatus","params":{"requestId":1,"resumeToken":"`+token+`"}}`)
 		try(c, "1", `{"jsonrpc":"2.0","id":1,"method":"requests/resume","params":{"resumeToken":"`+token+`","_meta":{"holdfast/lastEventId":"nonsense"}}}`)
@@ -456,7 +451,7 @@ func TestDuplexTokens(t *testing.T) {
 		n.release(1)
 		d.say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2,"_meta":{"holdfast/resumeToken":"` + token + `"}}}`)
 		c.fails("2", jsonrpc.CodeServer, "cancelled")
-		d.say(resume("2", token))
+		d.say(again("2", token))
 		d.policy("2")
 		d.fails("2", jsonrpc.CodeServer, "cancelled")
 	})
@@ -512,48 +507,10 @@ func TestSocketLeaves(t *testing.T) {
 		}
 		held.Result(result("late"))
 		d := openSocket(n, 0, "Mcp-Session-Id: "+c.id)
-		d.say(resume("1", token))
+		d.say(again("1", token))
 		d.policy("1")
 		d.hears("late")
 	}
-}
-
-// shutStore is a store that holds appends while it is shut.
-type shutStore struct {
-	stream.Store
-	mu      sync.Mutex
-	open    chan struct{} // nil: not shut
-	waiting int
-}
-
-func (s *shutStore) over(store stream.Store) stream.Store {
-	s.Store = store
-	return s
-}
-
-func (s *shutStore) shut() (open func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.open = make(chan struct{})
-	return sync.OnceFunc(func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		close(s.open)
-		s.open = nil
-	})
-}
-
-func (s *shutStore) Append(ctx context.Context, lease stream.Lease, batch []stream.Record) error {
-	s.mu.Lock()
-	open := s.open
-	if open != nil {
-		s.waiting++
-	}
-	s.mu.Unlock()
-	if open != nil {
-		<-open
-	}
-	return s.Store.Append(ctx, lease, batch)
 }
 
 // TestSocketLeavesAnnounced ends a connection because of one call, while the store has not yet
@@ -562,7 +519,7 @@ func (s *shutStore) Append(ctx context.Context, lease stream.Lease, batch []stre
 func TestSocketLeavesAnnounced(t *testing.T) {
 	t.Parallel()
 	for _, begun := range []bool{false, true} {
-		var store shutStore
+		var store gated
 		n := newNode(t, config{server: server.Options{Retry: 5 * time.Millisecond}, store: store.over})
 		c := openSocket(n, 0)
 		c.begin("2025-11-25", resumes)
@@ -573,22 +530,20 @@ func TestSocketLeavesAnnounced(t *testing.T) {
 			token = c.policy(id)
 			held = append(held, n.release(1)...)
 		}
-		open := store.shut()
+		asked, opened := make(chan struct{}, 10), make(chan struct{})
+		wait := func() { asked <- struct{}{}; <-opened }
+		store.wait.Store(&wait)
+		open := sync.OnceFunc(func() { close(opened); store.wait.Store(nil) })
 		t.Cleanup(open)
 		var other sync.WaitGroup
-		waiting := func() bool {
-			store.mu.Lock()
-			defer store.mu.Unlock()
-			return store.waiting == 1
-		}
 		if begun { // this append holds up the next one
 			other.Go(func() { progress(held[1], 1, 0) })
-			mcptest.Eventually(t, "the store to be asked", time.Minute, waiting)
+			<-asked
 			c.say(callAs("3", "hold", `{}`))
 			n.release(1)
 		} else {
 			c.say(callAs("3", "hold", `{}`))
-			mcptest.Eventually(t, "the store to be asked", time.Minute, waiting)
+			<-asked
 		}
 		held[0].Call.Disconnect(7 * time.Millisecond)
 		pass(t, 50*time.Millisecond) // in which the connection could end too early
@@ -608,7 +563,7 @@ func TestSocketLeavesAnnounced(t *testing.T) {
 		if begun { // the message is not lost
 			d := openSocket(n, 0)
 			d.begin("2025-11-25", resumes)
-			d.say(resume("2", token))
+			d.say(again("2", token))
 			d.policy("2")
 			d.hears("notifications/progress", `"progress":1,`)
 			held[1].Result(result("late"))

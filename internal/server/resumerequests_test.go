@@ -23,10 +23,7 @@ import (
 // able initializes a session of a client that can resume requests (SEP-975).
 func (n *node) able(version, who string) *peer {
 	n.t.Helper()
-	p := &peer{n: n, version: version}
-	if who != "" {
-		p.header = http.Header{"Authorization": {"Bearer " + who}}
-	}
+	p := &peer{n: n, version: version, header: byName(who)}
 	res := p.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":%q,"capabilities":{"resumableRequests":{},"roots":{},"sampling":{},"elicitation":{}}}}`, version))
 	p.id = res.header.Get("Mcp-Session-Id")
 	if res.status != 200 || p.id == "" {

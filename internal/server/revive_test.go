@@ -314,7 +314,7 @@ func TestFailedNotRevived(t *testing.T) {
 func TestRevivedHalf(t *testing.T) {
 	t.Parallel()
 	var began atomic.Int32
-	inner := &script{runs: map[string]int{}}
+	inner := newScript()
 	b := message.New(message.HandlerFunc(func(x *message.Exchange) {
 		if x.Method == "initialize" {
 			began.Add(1)

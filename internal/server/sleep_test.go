@@ -26,7 +26,7 @@ import (
 
 // recorder is a script that names a version, and records the messages that it gets.
 type recorder struct {
-	script
+	*script
 	version atomic.Int64
 	speaks  string // the revision that the server chooses; "": the client's
 
@@ -61,16 +61,6 @@ func (s *recorder) Serve(x *message.Exchange) {
 		}
 		s.script.Serve(x)
 	}
-}
-
-// holding waits until count calls are held.
-func (s *recorder) holding(t *testing.T, count int) {
-	t.Helper()
-	mcptest.Eventually(t, "calls to be held", time.Minute, func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return len(s.held) >= count
-	})
 }
 
 // since returns the messages that the server got after the first n.
@@ -116,7 +106,7 @@ func TestSleeps(t *testing.T) {
 		} {
 			t.Run(revision+", "+what, func(t *testing.T) {
 				t.Parallel()
-				b := &recorder{script: script{runs: map[string]int{}}, speaks: revision}
+				b := &recorder{script: newScript(), speaks: revision}
 				n := newNode(t, config{life: time.Hour, session: sleepy(), backend: message.New(b), memory: shortly})
 				p := n.connect("2025-06-18", nil) // the server may choose another revision
 				p.version = revision
@@ -128,9 +118,7 @@ func TestSleeps(t *testing.T) {
 				p.post(`{"jsonrpc":"2.0","id":3,"method":"resources/subscribe","params":{"uri":"x:a"}}`)
 				p.post(`{"jsonrpc":"2.0","id":4,"method":"resources/subscribe","params":{"uri":"x:b"}}`)
 				p.post(`{"jsonrpc":"2.0","id":5,"method":"resources/unsubscribe","params":{"uri":"x:a"}}`)
-				if err := p.echoed("before"); err != nil {
-					t.Fatal(err)
-				}
+				mcptest.Check(t, p.echoed("before"))
 				n.asleep()
 				was := len(b.since(0))
 				if err := come(p); err != nil {
@@ -189,7 +177,7 @@ func TestWokenByAnother(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			b := &recorder{script: script{runs: map[string]int{}}}
+			b := &recorder{script: newScript()}
 			n := newNode(t, config{life: time.Hour, session: sleepy(), backend: message.New(b)})
 			p := n.connect("2025-11-25", nil)
 			n.asleep()
@@ -206,8 +194,9 @@ func TestWokenByAnother(t *testing.T) {
 // A session stays awake as long as something would be lost, or if it could not be revived.
 func TestStaysAwake(t *testing.T) {
 	t.Parallel()
-	b := &recorder{script: script{runs: map[string]int{}}}
+	b := &recorder{script: newScript()}
 	n := newNode(t, config{life: time.Hour, session: sleepy(), memory: memory.Options{Keep: time.Hour}, backend: message.New(b)})
+	n.script = b.script
 	old := newNode(t, config{session: session.Options{SleepAfter: time.Millisecond}})
 	old.connect("2025-11-25", nil)
 	awake := map[string]*peer{}
@@ -218,7 +207,7 @@ func TestStaysAwake(t *testing.T) {
 		"a vendor's method":                         func(p *peer) { p.post(`{"jsonrpc":"2.0","id":1,"method":"vendor/x"}`) },
 		"a vendor's notification":                   func(p *peer) { p.post(`{"jsonrpc":"2.0","method":"notifications/vendor"}`) },
 		"a GET":                                     func(p *peer) { p.open("GET", "/mcp", "").head() },
-		"a call in flight":                          func(p *peer) { p.open("POST", "/mcp", call("safe_hold", `{}`)); b.holding(t, 1) },
+		"a call in flight":                          func(p *peer) { p.open("POST", "/mcp", call("safe_hold", `{}`)); n.holds(1) },
 		"a result that is kept": func(p *peer) {
 			p.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
 			w := p.open("POST", "/mcp", call("echo", `{"text":"kept"}`), "Idempotency-Key: k")
@@ -351,7 +340,7 @@ func TestFallsAsleepUnderRequests(t *testing.T) {
 // A session wakes on any node, with its revision and its log level. An end on one node holds for all.
 func TestWakesElsewhere(t *testing.T) {
 	t.Parallel()
-	b := &recorder{script: script{runs: map[string]int{}}, speaks: "2025-03-26"}
+	b := &recorder{script: newScript(), speaks: "2025-03-26"}
 	f := newFarm(t, 2, config{life: time.Hour, session: sleepy(), backend: message.New(b)})
 	p := f.nodes[0].connect("2025-11-25", nil)
 	p.version = ""
@@ -391,7 +380,7 @@ func TestWakesElsewhere(t *testing.T) {
 // A sleeping session leaves nothing in the store, and a wake writes at most two values and two frames, so that very many sessions can wake at once.
 func TestWakesAtLittleCost(t *testing.T) {
 	t.Parallel()
-	b := &recorder{script: script{runs: map[string]int{}}}
+	b := &recorder{script: newScript()}
 	f := newFarm(t, 2, config{life: time.Hour, session: sleepy(), backend: message.New(b)})
 	p := f.nodes[0].connect("2025-11-25", nil)
 	p.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)

@@ -1,7 +1,7 @@
 package server_test
 
 import (
-	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/internal/sse"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 )
@@ -32,19 +32,9 @@ func (c *roamer) do(method, body string, header ...string) (*http.Response, erro
 	for end := time.Now().Add(time.Minute); ; {
 		all := *c.nodes.Load()
 		n := all[rand.N(len(all))]
-		req, err := http.NewRequest(method, "http://"+n.addr+"/mcp", strings.NewReader(body))
+		req, err := mcptest.NewRequest(context.Background(), method, "http://"+n.addr+"/mcp", body, append(header, "Authorization", "Bearer me", "Mcp-Session-Id", c.id)...)
 		if err != nil {
 			return nil, err
-		}
-		req.Header.Set("Accept", "application/json, text/event-stream")
-		req.Header.Set("Content-Type", "application/json")
-		req.Header.Set("Authorization", "Bearer me")
-		if c.id != "" {
-			req.Header.Set("Mcp-Session-Id", c.id)
-			req.Header.Set("Mcp-Protocol-Version", "2025-11-25")
-		}
-		for i := 0; i+1 < len(header); i += 2 {
-			req.Header.Set(header[i], header[i+1])
 		}
 		res, err := c.client.Do(req)
 		if err == nil && res.StatusCode != http.StatusServiceUnavailable {
@@ -64,46 +54,33 @@ func (c *roamer) do(method, body string, header ...string) (*http.Response, erro
 
 // call makes one call to its end, and returns its response.
 func (c *roamer) call(id, body, key string) (m jsonrpc.Message, err error) {
-	last := ""
-	seen := map[string]bool{}
+	f := &follower{p: &peer{version: "2025-11-25"}, seen: map[string]bool{}}
 	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); {
 		var res *http.Response
-		if last == "" {
+		if f.last == "" {
 			res, err = c.do("POST", body, "Idempotency-Key", fmt.Sprintf("%q", key))
 		} else {
-			res, err = c.do("GET", "", "Last-Event-ID", last)
+			res, err = c.do("GET", "", "Last-Event-ID", f.last)
 		}
 		if err != nil {
 			return m, err
 		}
-		if res.StatusCode != http.StatusOK {
-			text, _ := io.ReadAll(res.Body)
-			res.Body.Close()
-			return m, fmt.Errorf("after %q: %d %s", last, res.StatusCode, text)
-		}
-		for rd := sse.NewReader(res.Body, 1<<20); ; {
-			ev, err := rd.Next()
-			if err != nil {
-				break
-			}
-			if ev.ID != "" {
-				last = ev.ID
-			}
-			if len(ev.Data) == 0 {
-				continue
-			}
-			if seen[ev.ID] {
-				return m, fmt.Errorf("%s came twice", ev.ID)
-			}
-			seen[ev.ID] = true
-			if m, err = jsonrpc.Parse(bytes.Clone(ev.Data)); err == nil && m.Kind == jsonrpc.Response && string(m.ID) == id {
-				res.Body.Close()
-				return m, nil
-			}
-		}
+		text, err := io.ReadAll(res.Body)
 		res.Body.Close()
+		if res.StatusCode != http.StatusOK {
+			return m, fmt.Errorf("after %q: %d %s", f.last, res.StatusCode, text)
+		}
+		if err := f.take(reply{header: res.Header, body: text, whole: err == nil}); err != nil {
+			return m, err
+		}
+		if f.done {
+			if m = f.got[len(f.got)-1]; string(m.ID) != id {
+				err = fmt.Errorf("answered %s", m.Raw)
+			}
+			return m, err
+		}
 	}
-	return m, fmt.Errorf("hung after %q", last)
+	return m, fmt.Errorf("hung after %q", f.last)
 }
 
 // TestNodesComeAndGo kills and drains nodes and starts others, while clients make calls through

@@ -1,8 +1,8 @@
 package server_test
 
 import (
-	"bufio"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -231,7 +231,7 @@ func silentSocket(t *testing.T, keepAlive time.Duration) error {
 	pings := 0
 	for r := w.r; ; pings++ {
 		head := make([]byte, 2)
-		if _, err := readFull(r, head); err != nil {
+		if _, err := io.ReadFull(r, head); err != nil {
 			break
 		}
 		if head[0] != 0x89 && head[0] != 0x81 {
@@ -275,17 +275,6 @@ func TestSocketUnbegun(t *testing.T) {
 	mcptest.Eventually(t, "the session to end", time.Minute, func() bool { return n.sessions.Sessions() == 1 })
 	begun.say(`{"jsonrpc":"2.0","id":1,"method":"ping"}`)
 	begun.hears(`"id":1`)
-}
-
-func readFull(r *bufio.Reader, b []byte) (int, error) {
-	for n := range b {
-		c, err := r.ReadByte()
-		if err != nil {
-			return n, err
-		}
-		b[n] = c
-	}
-	return len(b), nil
 }
 
 // TestSocketOutlivesTimeouts is an HTTP server with timeouts for requests: they do not end a

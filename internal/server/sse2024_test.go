@@ -222,14 +222,7 @@ func (n *node) cutPair(key string, at int, how cut, pause int) (all bool, err er
 	if err != nil {
 		return false, err
 	}
-	switch how {
-	case fin:
-		w.c.Close()
-	case rst:
-		_ = w.c.SetLinger(0)
-		w.c.Close()
-	case ghost:
-	}
+	w.cut(how)
 	var got []string
 	for _, ev := range events()[1:] {
 		got = append(got, string(ev.Data))

@@ -149,14 +149,21 @@ func TestNewSessionUnreadable(t *testing.T) {
 	}
 }
 
-// slowStore is a store that delays appends.
-type slowStore struct {
+// gated is a store with appends that wait for a function of the test.
+type gated struct {
 	stream.Store
-	by atomic.Int64 // nanoseconds
+	wait atomic.Pointer[func()] // nil: they do not wait
 }
 
-func (s *slowStore) Append(ctx context.Context, lease stream.Lease, records []stream.Record) error {
-	time.Sleep(time.Duration(s.by.Load()))
+func (s *gated) over(store stream.Store) stream.Store {
+	s.Store = store
+	return s
+}
+
+func (s *gated) Append(ctx context.Context, lease stream.Lease, records []stream.Record) error {
+	if wait := s.wait.Load(); wait != nil {
+		(*wait)()
+	}
 	return s.Store.Append(ctx, lease, records)
 }
 
@@ -164,13 +171,14 @@ func (s *slowStore) Append(ctx context.Context, lease stream.Lease, records []st
 // the call's resume policy: the client still gets the policy.
 func TestDisconnectAfterAnnouncing(t *testing.T) {
 	t.Parallel()
-	var slow slowStore
+	var slow gated
 	c := config{server: server.Options{DisconnectAfter: time.Millisecond, UpgradeAfter: time.Minute}}
 	c.session.Safe = func(string) bool { return true } // so that the call begins as a light call
-	c.store = func(s stream.Store) stream.Store { slow.Store = s; return &slow }
+	c.store = slow.over
 	n := newNode(t, c)
 	p := n.able("2025-11-25", "")
-	slow.by.Store(int64(200 * time.Millisecond))
+	wait := func() { time.Sleep(200 * time.Millisecond) }
+	slow.wait.Store(&wait)
 	go func() { progress(n.release(1)[0], 1, 1) }()
 	w := p.open("POST", "/mcp", call("hold", `{}`))
 	w.token()

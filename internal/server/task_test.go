@@ -34,13 +34,13 @@ func (p *peer) modern(method, name, params, capabilities string) reply {
 	return p.modernOpen(method, name, params, capabilities).all()
 }
 
-func (p *peer) modernOpen(method, name, params, capabilities string) *wire {
+func (p *peer) modernOpen(method, name, params, capabilities string, extra ...string) *wire {
 	p.n.t.Helper()
 	head := []string{"MCP-Protocol-Version: 2026-07-28", "Mcp-Method: " + method}
 	if name != "" {
 		head = append(head, "Mcp-Name: "+name)
 	}
-	return p.open("POST", "/mcp", modernBody(method, params, capabilities), head...)
+	return p.open("POST", "/mcp", modernBody(method, params, capabilities), append(head, extra...)...)
 }
 
 // taskTold is an answer or notification about a task.
@@ -68,16 +68,8 @@ type response struct {
 // told returns the response at the end of a reply.
 func told(t testing.TB, r reply) (m response) {
 	t.Helper()
-	body := r.body
-	if strings.HasPrefix(r.header.Get("Content-Type"), "text/event-stream") {
-		all := r.events()
-		if len(all) == 0 {
-			t.Fatalf("no events: %d %q", r.status, r.body)
-		}
-		body = all[len(all)-1].Data
-	}
-	if err := json.Unmarshal(body, &m); err != nil {
-		t.Fatalf("%d %q: %v", r.status, body, err)
+	if err := json.Unmarshal([]byte(r.response()), &m); err != nil {
+		t.Fatalf("%d %q: %v", r.status, r.body, err)
 	}
 	return m
 }
@@ -85,7 +77,7 @@ func told(t testing.TB, r reply) (m response) {
 // task makes a call that becomes a task.
 func (p *peer) task(tool, arguments string) taskTold {
 	p.n.t.Helper()
-	m := told(p.n.t, p.modern("tools/call", tool, fmt.Sprintf(`{"name":%q,"arguments":%s}`, tool, arguments), aware))
+	m := told(p.n.t, p.modern("tools/call", tool, toolCall(tool, arguments), aware))
 	if m.Error != nil || m.Result.ResultType != "task" || m.Result.TaskID == "" || m.ID != "c1" {
 		p.n.t.Fatalf("no task: %+v", m)
 	}

@@ -61,12 +61,7 @@ func toldLegacy(t testing.TB, data []byte) (m legacyTold) {
 func (p *peer) says(id, method, params string) legacyTold {
 	p.n.t.Helper()
 	r := p.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"method":%q,"params":%s}`, id, method, params))
-	body := r.body
-	if strings.HasPrefix(r.header.Get("Content-Type"), "text/event-stream") {
-		all := r.events()
-		body = all[len(all)-1].Data
-	}
-	m := toldLegacy(p.n.t, body)
+	m := toldLegacy(p.n.t, []byte(r.response()))
 	if string(m.ID) != fmt.Sprintf("%q", id) {
 		p.n.t.Errorf("%s: %d %s", method, r.status, r.body)
 	}
@@ -303,7 +298,7 @@ func TestNoLegacyTasks(t *testing.T) {
 		"older revision": {"2025-06-18", ""}, "tasks of the backend": {"2025-11-25", `"tasks":{"requests":{"tools":{"call":{}}}},`},
 	} {
 		c := legacyTasksConfig()
-		inner := &script{runs: map[string]int{}}
+		inner := newScript()
 		c.backend = message.New(message.HandlerFunc(func(e *message.Exchange) {
 			if e.Method == "initialize" {
 				e.Result(fmt.Appendf(nil, `{"protocolVersion":%q,"capabilities":{%s"tools":{}}}`, x.version, x.own))
@@ -372,10 +367,10 @@ func TestLegacyTaskOnAnyNode(t *testing.T) {
 		t.Errorf("the backend has got %s", made.Params)
 	}
 	made.Result(result("again"))
-	if m := toldLegacy(t, lastOf(w.all())); string(m.ID) != `"r"` || !strings.Contains(string(m.Result.Content), "again") {
+	if m := toldLegacy(t, []byte(w.all().response())); string(m.ID) != `"r"` || !strings.Contains(string(m.Result.Content), "again") {
 		t.Errorf("that is safe: %+v", m)
 	}
-	if m := toldLegacy(t, lastOf(same.all())); string(m.ID) != `"1"` || !strings.Contains(string(m.Result.Content), "again") {
+	if m := toldLegacy(t, []byte(same.all().response())); string(m.ID) != `"1"` || !strings.Contains(string(m.Result.Content), "again") {
 		t.Errorf("that is safe, in another session: %+v", m)
 	}
 	if is := p.at(f.nodes[2]).becomes(safe.TaskID, "completed"); is.CreatedAt != safe.CreatedAt {
@@ -389,15 +384,6 @@ func TestLegacyTaskOnAnyNode(t *testing.T) {
 			t.Errorf("%s ran %d times", id, n)
 		}
 	}
-}
-
-// lastOf returns the last message of an answer.
-func lastOf(r reply) []byte {
-	if !strings.HasPrefix(r.header.Get("Content-Type"), "text/event-stream") {
-		return r.body
-	}
-	all := r.events()
-	return all[len(all)-1].Data
 }
 
 // A task that is made again under its idempotency key is the same task.
@@ -498,14 +484,14 @@ func TestLegacyTaskIDs(t *testing.T) {
 			if !calls(1) {
 				t.Errorf("%s: not cancelled", id)
 			}
-			if r := w.all(); len(r.events()) > 0 && strings.Contains(string(lastOf(r)), `"id":"r"`) {
+			if r := w.all(); len(r.events()) > 0 && strings.Contains(r.response(), `"id":"r"`) {
 				t.Errorf("%s: cancelled, and then %s", id, r.body)
 			}
 		}
 		w := other.waits(id, task)
 		mcptest.Eventually(t, "the tasks/result", time.Minute, func() bool { return calls(2) })
 		held.Result(result("whole"))
-		if m := toldLegacy(t, lastOf(w.all())); string(m.ID) != fmt.Sprintf("%q", id) || !strings.Contains(string(m.Result.Content), "whole") {
+		if m := toldLegacy(t, []byte(w.all().response())); string(m.ID) != fmt.Sprintf("%q", id) || !strings.Contains(string(m.Result.Content), "whole") {
 			t.Errorf("%s: tasks/result: %+v", id, m)
 		}
 	}
@@ -568,7 +554,7 @@ func TestLegacyTaskGuestCancelledByOperator(t *testing.T) {
 		t.Fatal(err)
 	}
 	mcptest.Eventually(t, "the tasks/result to be cancelled", time.Minute, func() bool { return home.CancelByOperator(`"r"`) })
-	if m := toldLegacy(t, lastOf(w.all())); m.Error == nil || !strings.Contains(m.Error.Message, "operator") {
+	if m := toldLegacy(t, []byte(w.all().response())); m.Error == nil || !strings.Contains(m.Error.Message, "operator") {
 		t.Errorf("told %+v", m)
 	}
 }

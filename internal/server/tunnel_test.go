@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"holdfast/internal/feature/webhook"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/session"
 	"holdfast/internal/testlong"
 )
@@ -34,8 +35,10 @@ func (c *cutter) wrap(below net.Conn) net.Conn {
 	return &cutConn{Conn: below, reads: c.reads.Swap(-1), writes: c.writes.Swap(-1), then: c.then}
 }
 
+// A cutConn is a TCP connection that is cut after so many bytes; negative: it is not cut.
 type cutConn struct {
 	net.Conn
+	reset         bool // a cut of the reads resets the connection
 	mu            sync.Mutex
 	reads, writes int64
 	then          func()
@@ -55,6 +58,9 @@ func (c *cutConn) most(left *int64, n int) int {
 func (c *cutConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if m := c.most(&c.reads, n); m < n || err == nil && c.spent(&c.reads) {
+		if c.reset {
+			_ = c.Conn.(*net.TCPConn).SetLinger(0)
+		}
 		c.Close()
 		if c.then != nil {
 			c.then()
@@ -117,7 +123,7 @@ func TestTunnelCutAnywhere(t *testing.T) {
 					}
 					fl := &follower{p: p, seen: map[string]bool{}}
 					before := cut.was.Load()
-					stood := standstill()
+					stood := mcptest.Standstill()
 					r := p.post(callAs(fmt.Sprint(at), "steps", fmt.Sprintf(`{"key":%q,"n":2}`, key)))
 					if lasted := stood(); r.status == http.StatusServiceUnavailable && lasted > time.Second && f.runs(key) == 0 {
 						t.Log("refused, after a standstill of", lasted)

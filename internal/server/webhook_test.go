@@ -38,10 +38,7 @@ type hooks struct {
 func newHooked(t testing.TB, c config) (*node, *hooks) {
 	t.Helper()
 	k := &hooks{t: t, got: make(chan string, 1000)}
-	library, err := standardwebhooks.NewWebhook(webhookSecret)
-	if err != nil {
-		t.Fatal(err)
-	}
+	library := mcptest.Must(standardwebhooks.NewWebhook(webhookSecret))(t)
 	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err == nil {
@@ -63,14 +60,8 @@ func newHooked(t testing.TB, c config) (*node, *hooks) {
 	}))
 	t.Cleanup(receiver.Close)
 	k.url = receiver.URL
-	secret, err := webhook.ParseSecret(webhookSecret)
-	if err != nil {
-		t.Fatal(err)
-	}
-	loopback, err := webhook.ParseAllowed("127.0.0.1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	secret := mcptest.Must(webhook.ParseSecret(webhookSecret))(t)
+	loopback := mcptest.Must(webhook.ParseAllowed("127.0.0.1"))(t)
 	sender := webhooksender.New(webhook.Options{Secret: secret, Allow: []webhook.Allowed{loopback}, Logger: slog.New(slog.DiscardHandler)})
 	t.Cleanup(func() {
 		ctx, stop := context.WithTimeout(context.Background(), time.Minute)

@@ -60,9 +60,9 @@ var errBroken = errors.New("disk is broken")
 // brokenDisk takes no records.
 func brokenDisk([]stream.Record) error { return errBroken }
 
-func diskHouse(t *testing.T) (*house, *disk) {
+func diskHouse(t *testing.T, o Options) (*house, *disk) {
 	d := &disk{}
-	h := newHouse(t, Options{}, func(st stream.Store) stream.Store {
+	h := newHouse(t, o, func(st stream.Store) stream.Store {
 		d.Store = st
 		return d
 	})
@@ -109,7 +109,7 @@ func TestRefusedAppend(t *testing.T) {
 				for _, light := range []bool{true, false} {
 					t.Run(fmt.Sprintf("%s, %s, connected %v, light %v", name, what, connected, light), func(t *testing.T) {
 						t.Parallel()
-						h, d := diskHouse(t)
+						h, d := diskHouse(t, Options{})
 						s := h.open("")
 						c := begin(t, s, light, request(1))
 						if light && connected {
@@ -159,7 +159,7 @@ func TestRefusedAppend(t *testing.T) {
 func TestRefusedAppendLater(t *testing.T) {
 	t.Parallel()
 	for name, refuse := range map[string]func([]stream.Record) error{"full": full, "broken": brokenDisk} {
-		h, d := diskHouse(t)
+		h, d := diskHouse(t, Options{})
 		s := h.open("")
 		c := begin(t, s, false, request(1))
 		const progress = `{"jsonrpc":"2.0","method":"notifications/progress","params":{}}`
@@ -187,7 +187,7 @@ func TestRefusedAppendLater(t *testing.T) {
 func TestRefusedBatch(t *testing.T) {
 	t.Parallel()
 	for name, refuse := range map[string]func([]stream.Record) error{"full": full, "broken": brokenDisk} {
-		h, d := diskHouse(t)
+		h, d := diskHouse(t, Options{})
 		s := h.open("")
 		c := begin(t, s, false, request(1), request(2), request(3))
 		d.set(refuse)
@@ -204,7 +204,7 @@ func TestRefusedBatch(t *testing.T) {
 // messages that it cannot keep are lost.
 func TestRefusedTurn(t *testing.T) {
 	t.Parallel()
-	h, d := diskHouse(t)
+	h, d := diskHouse(t, Options{})
 	s := h.open("")
 	a := begin(t, s, false, request(1), request(2), request(4))
 	b := begin(t, s, false, request(3))
@@ -259,7 +259,7 @@ func TestRefusedTurn(t *testing.T) {
 func TestRefusedCancel(t *testing.T) {
 	t.Parallel()
 	for name, refuse := range map[string]func([]stream.Record) error{"full": full, "broken": brokenDisk} {
-		h, d := diskHouse(t)
+		h, d := diskHouse(t, Options{})
 		s := h.open("")
 		c := begin(t, s, false, request(1))
 		d.set(refuse)
@@ -277,7 +277,7 @@ func TestRefusedCancel(t *testing.T) {
 // and the stream goes on.
 func TestRefusedSingle(t *testing.T) {
 	t.Parallel()
-	h, d := diskHouse(t)
+	h, d := diskHouse(t, Options{})
 	s, err := h.New(newRequest(), caller.Principal{}, true, nil)
 	if err != nil {
 		t.Fatal(err)

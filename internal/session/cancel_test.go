@@ -78,10 +78,10 @@ func TestAwayForTooLong(t *testing.T) {
 		if !gone(t, link, never) {
 			t.Error("nobody came, and it goes on")
 		}
-		link.say(never, answer(1)) // too late
+		link.say(never, response(1)) // too late
 
 		both := start(2, 3)
-		link.say(both, answer(2))
+		link.say(both, response(2))
 		wait(61 * time.Second)
 		if first, err := s.Resumes().Status(both.number, []byte("2")); !both.IsOver() || err != nil || first.Status != resume.Completed {
 			t.Error("what was answered is", first, err)
@@ -121,7 +121,7 @@ func TestAwayForTooLong(t *testing.T) {
 		}
 
 		ended := start(5)
-		link.say(ended, answer(5))
+		link.say(ended, response(5))
 		wait(2 * time.Minute)
 		if five, err := s.Resumes().Status(ended.number, []byte("5")); len(link.in) > 0 || err != nil || five.Status != resume.Completed {
 			t.Error("an ended call was cancelled", five, err)
@@ -151,7 +151,7 @@ func TestAwayForEver(t *testing.T) {
 		h := newHouse(t, Options{MaxWait: -1}, nil)
 		defer h.close()
 		c := begin(t, h.able(""), false, request(1))
-		if p := policyIn(t, firstOf(t, c.s, c.number, 1)[0]); p.MaxWait != 0 || p.MinWait != 0 {
+		if p := policyIn(t, readSome(t, c.s, c.number, 1)[0]); p.MaxWait != 0 || p.MinWait != 0 {
 			t.Errorf("the policy is %+v", p)
 		}
 		time.Sleep(20 * time.Hour)
@@ -174,7 +174,7 @@ func TestPromise(t *testing.T) {
 	} {
 		h := newHouse(t, Options{MaxWait: test.maxWait, TTL: test.ttl, Keep: test.keep}, nil)
 		c := begin(t, h.able(""), false, request(1))
-		if p := policyIn(t, firstOf(t, c.s, c.number, 1)[0]); p.MaxWait != test.want.Seconds() {
+		if p := policyIn(t, readSome(t, c.s, c.number, 1)[0]); p.MaxWait != test.want.Seconds() {
 			t.Errorf("%v: %v", test, p.MaxWait)
 		}
 		h.close()
@@ -195,7 +195,7 @@ func TestAnswerElsewhere(t *testing.T) {
 	ask := func() []byte {
 		asks++
 		link.say(c, fmt.Sprintf(`{"jsonrpc":"2.0","id":"q%d","method":"elicitation/create","params":{}}`, asks))
-		m := mcptest.Parse(firstOf(t, s, c.Number(), asks+1)[asks])
+		m := mcptest.Parse(readSome(t, s, c.Number(), asks+1)[asks])
 		if m.ID[0] != '"' || len(jsonrpc.String(m.ID)) < 32 {
 			t.Fatalf("the client is asked under %s", m.ID)
 		}
@@ -256,7 +256,7 @@ func TestAnswerElsewhere(t *testing.T) {
 	}
 	// The backend does not wait any more. The cancellation names the request by the id that the client knows.
 	link.say(c, fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"q%d","reason":"r"}}`, asks))
-	m := mcptest.Parse(firstOf(t, s, c.Number(), asks+2)[asks+1])
+	m := mcptest.Parse(readSome(t, s, c.Number(), asks+2)[asks+1])
 	if string(jsonrpc.Field(m.Params, "requestId")) != string(id) || string(jsonrpc.Field(m.Params, "reason")) != `"r"` {
 		t.Errorf("the client is told %s", m.Raw)
 	}
@@ -276,7 +276,7 @@ func TestCancelElsewhere(t *testing.T) {
 	}
 	old := begin(t, s, false, request(1))
 	<-link.in
-	link.say(old, answer(1))
+	link.say(old, response(1))
 	oldToken := tokenOf(t, old)
 	c := begin(t, s, false, request(1))
 	token := tokenOf(t, c)

@@ -90,16 +90,15 @@ func TestCarrierTakenOverAsks(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{}, nil)
 	defer h.close()
-	b := &lister{asked: make(chan backend.Inbound, 1)}
-	h.backend = b
+	h.desk.asked = make(chan backend.Inbound, 1)
 	s, err := h.carry(ours, `{"name":"q","version":"1"},{"elicitation":{}}`)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.taken = true
-	b.last().sink.Closed(errors.New("died"), true)
+	h.desk.last().sink.Closed(errors.New("died"), true)
 	begin(t, s, false, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","_meta":{"`+protocol.MetaClientCapabilities+`":{"elicitation":{}}}}}`)
-	in := <-b.asked
+	in := <-h.desk.asked
 	if got := string(jsonrpc.Field(in.Params, "_meta", protocol.MetaClientCapabilities)); got != `{"elicitation":{}}` {
 		t.Errorf("the client's capabilities are %s", got)
 	}

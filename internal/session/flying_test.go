@@ -70,15 +70,9 @@ func (h *house) call(id int, conn *clientConn) *Call {
 
 func (h *house) callOf(tool string, id int, conn *clientConn) *Call {
 	h.t.Helper()
-	s, err := h.carry("192.0.2.1", `{"name":"host","version":"1"},{}`)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	s := mcptest.Must(h.carry("192.0.2.1", `{"name":"host","version":"1"},{}`))(h.t)
 	msgs := []jsonrpc.Message{mcptest.Parse(strings.Replace(request(id), `"x"`, string(jsonrpc.Quote(tool)), 1))}
-	c, err := s.Begin(msgs, true, Origin{Conn: conn})
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	c := mcptest.Must(s.Begin(msgs, true, Origin{Conn: conn}))(h.t)
 	c.Deliver(h.t.Context(), msgs, nil)
 	return c
 }

@@ -132,28 +132,15 @@ func TestKeyedRace(t *testing.T) {
 	}
 }
 
-// gate is a store that answers each append as the test says.
-type gate struct {
-	stream.Store
-	pass chan error
-}
-
-func (g *gate) Append(ctx context.Context, lease stream.Lease, records []stream.Record) error {
-	if err := <-g.pass; err != nil {
-		return err
-	}
-	return g.Store.Append(ctx, lease, records)
-}
-
 // A request that comes while a call is about to begin under the same key waits. It
 // begins a call itself if the first call could not begin.
 func TestKeyedWaits(t *testing.T) {
 	t.Parallel()
 	for _, why := range []error{nil, stream.ErrFull} {
 		synctest.Test(t, func(t *testing.T) {
-			g := &gate{pass: make(chan error)}
-			h := newHouse(t, Options{}, func(st stream.Store) stream.Store { g.Store = st; return g })
-			defer h.close()
+			h, d := diskHouse(t, Options{})
+			pass := make(chan error)
+			d.set(func([]stream.Record) error { return <-pass })
 			s := h.able("") // a session with a resume policy, which is stored before its call begins
 			var calls, attached, refused int
 			var mu sync.Mutex
@@ -177,19 +164,19 @@ func TestKeyedWaits(t *testing.T) {
 			if calls+attached+refused > 0 {
 				t.Errorf("%d calls, %d attached, %d refused, before the call has begun", calls, attached, refused)
 			}
-			g.pass <- why
+			pass <- why
 			want := fmt.Sprint(1, 2, 0)
 			if why != nil {
-				g.pass <- why // the same append once more, alone
-				g.pass <- nil // the error that ends the call
-				g.pass <- nil // the policy of the second call
+				pass <- why // the same append once more, alone
+				pass <- nil // the error that ends the call
+				pass <- nil // the policy of the second call
 				want = fmt.Sprint(1, 1, 1)
 			}
 			wg.Wait()
 			if got := fmt.Sprint(calls, attached, refused); got != want {
 				t.Errorf("calls, attached and refused are %s, want %s", got, want)
 			}
-			close(g.pass)
+			close(pass)
 		})
 	}
 }

@@ -115,49 +115,31 @@ func TestLateResponse(t *testing.T) {
 	}
 }
 
-// moody is a backend that refuses messages while full is set.
-type moody struct {
-	desk
-	full atomic.Bool
-}
-
-type moodyConn struct {
-	backend.Conn
-	m *moody
-}
-
-func (m *moody) Open(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
-	c, err := m.desk.Open(ctx, start, sink)
-	return moodyConn{c, m}, err
-}
-
-func (c moodyConn) Deliver(in backend.Inbound) error {
-	if c.m.full.Load() {
-		return errors.New("queue is full")
-	}
-	return c.Conn.Deliver(in)
-}
-
 // When the backend does not take an answer, its sender gets an error, and can send the answer again.
 func TestAnswerRefused(t *testing.T) {
 	h := newHouse(t, Options{}, nil)
 	defer h.close()
-	b := &moody{}
-	h.backend = b
+	var full atomic.Bool
+	h.desk.refuses = func(backend.Inbound) error {
+		if full.Load() {
+			return errors.New("queue is full")
+		}
+		return nil
+	}
 	s := h.open("")
 	c := begin(t, s, false, request(5))
-	<-b.last().in
-	b.last().say(c, `{"jsonrpc":"2.0","id":"mine","method":"elicitation/create","params":{}}`)
-	b.full.Store(true)
+	<-h.desk.last().in
+	h.desk.last().say(c, `{"jsonrpc":"2.0","id":"mine","method":"elicitation/create","params":{}}`)
+	full.Store(true)
 	answer := mcptest.Parse(`{"jsonrpc":"2.0","id":1,"result":{}}`)
 	if err := s.Send(t.Context(), answer, nil); !errors.Is(err, ErrNotDelivered) {
 		t.Errorf("refused with %v", err)
 	}
-	b.full.Store(false)
+	full.Store(false)
 	if err := s.Send(t.Context(), answer, nil); err != nil {
 		t.Error(err)
 	}
-	if in := <-b.last().in; string(in.ID) != `"mine"` {
+	if in := <-h.desk.last().in; string(in.ID) != `"mine"` {
 		t.Errorf("got %s", in.Raw)
 	}
 }
@@ -290,46 +272,25 @@ func TestCancelDuringReopen(t *testing.T) {
 	}
 }
 
-// stillborn is a backend with a second conversation that dies as it is initialized.
-type stillborn struct {
-	desk
-	closes atomic.Int32
-}
-
-type stillbornConn struct {
-	*deskConn
-	b *stillborn
-}
-
-func (b *stillborn) Open(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
-	_, err := b.desk.Open(ctx, start, sink)
-	return stillbornConn{b.last(), b}, err
-}
-
-func (c stillbornConn) Deliver(in backend.Inbound) error {
-	if in.Call == nil && in.Method == "initialize" {
-		go c.sink.Closed(errors.New("died at once"), true)
-		return nil
-	}
-	return c.deskConn.Deliver(in)
-}
-
-func (c stillbornConn) Close() error {
-	c.b.closes.Add(1)
-	return nil
-}
-
 // A conversation is closed once, whatever ended it.
 func TestClosedOnce(t *testing.T) {
 	h := newHouse(t, Options{}, nil)
-	b := &stillborn{}
-	h.backend = b
 	s := h.open("")
-	b.last().sink.Closed(errors.New("died"), true)
+	h.desk.mute = true // a second conversation dies as it is initialized
+	h.desk.refuses = func(in backend.Inbound) error {
+		if in.Method == "initialize" {
+			go h.desk.last().sink.Closed(errors.New("died at once"), true)
+		}
+		return nil
+	}
+	h.desk.last().sink.Closed(errors.New("died"), true)
 	begin(t, s, false, request(1)) // opens the backend again, in vain
 	h.close()
-	if closes, opens := int(b.closes.Load()), len(b.links); closes != opens || opens < 2 {
-		t.Errorf("%d conversations, %d closes", opens, closes)
+	for _, link := range h.desk.links {
+		<-link.closed // a second Close would panic
+	}
+	if len(h.desk.links) < 2 {
+		t.Errorf("%d conversations", len(h.desk.links))
 	}
 }
 
@@ -356,26 +317,25 @@ func TestConcurrentClose(t *testing.T) {
 func TestHintsOutdated(t *testing.T) {
 	h := newHouse(t, Options{}, nil)
 	defer h.close()
-	b := &lister{asked: make(chan backend.Inbound, 1)}
-	h.backend = b
+	h.desk.asked = make(chan backend.Inbound, 1)
 	s := h.open("")
 	m := mcptest.Parse(request(1))
 	ctx, leave := context.WithCancel(t.Context())
 	light := make(chan bool)
 	look := func() { light <- s.Tools.Light(ctx, &m, nil) }
 	answer := func(in backend.Inbound) {
-		b.last().say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"x","annotations":{"readOnlyHint":true}}]}}`, in.ID))
+		h.desk.last().say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"x","annotations":{"readOnlyHint":true}}]}}`, in.ID))
 	}
 
 	go look()
-	in := <-b.asked
-	b.last().say(nil, `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+	in := <-h.desk.asked
+	h.desk.last().say(nil, `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
 	answer(in)
 	if <-light {
 		t.Error("an outdated list is believed")
 	}
 	go look()
-	in = <-b.asked
+	in = <-h.desk.asked
 	leave()
 	<-light
 	answer(in)
@@ -407,15 +367,14 @@ func TestToolsListedByClient(t *testing.T) {
 			t.Parallel()
 			h := newHouse(t, Options{}, nil)
 			defer h.close()
-			b := &lister{asked: make(chan backend.Inbound, 1)}
-			h.backend = b
+			h.desk.asked = make(chan backend.Inbound, 1)
 			s := h.open("")
 			c := begin(t, s, true, `{"jsonrpc":"2.0","id":1,"method":"tools/list"`+test.params+`}`)
-			in := <-b.asked
+			in := <-h.desk.asked
 			if test.changed {
-				b.last().say(nil, `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+				h.desk.last().say(nil, `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
 			}
-			b.last().say(in.Call, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, in.ID, test.result))
+			h.desk.last().say(in.Call, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, in.ID, test.result))
 			if _, done := c.Wait(t.Context(), 0); !done {
 				t.Fatal("not answered")
 			}
@@ -424,36 +383,12 @@ func TestToolsListedByClient(t *testing.T) {
 				t.Error("a tool that says nothing is called safe")
 			}
 			if !test.whole {
-				<-b.asked // the backend is asked for all its tools
-			} else if len(b.asked) > 0 {
+				<-h.desk.asked // the backend is asked for all its tools
+			} else if len(h.desk.asked) > 0 {
 				t.Error("the backend is asked for its tools again")
 			}
 		})
 	}
-}
-
-// lister is a backend that lets the test answer tools/list.
-type lister struct {
-	desk
-	asked chan backend.Inbound
-}
-
-type listerConn struct {
-	*deskConn
-	b *lister
-}
-
-func (b *lister) Open(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
-	_, err := b.desk.Open(ctx, start, sink)
-	return listerConn{b.last(), b}, err
-}
-
-func (c listerConn) Deliver(in backend.Inbound) error {
-	if in.Method == "tools/list" {
-		c.b.asked <- in
-		return nil
-	}
-	return c.deskConn.Deliver(in)
 }
 
 // Tools on later pages are known, whatever a server's cursors look like. The reading of a list without an end ends.
@@ -466,8 +401,7 @@ func TestToolsOnPages(t *testing.T) {
 			t.Parallel()
 			h := newHouse(t, Options{}, nil)
 			defer h.close()
-			b := &lister{asked: make(chan backend.Inbound, 1)}
-			h.backend = b
+			h.desk.asked = make(chan backend.Inbound, 1)
 			s := h.open("")
 			call := mcptest.Parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"t%d"}}`, len(cursors)))
 			go s.Tools.Light(t.Context(), &call, nil) // makes the session read the list
@@ -478,11 +412,11 @@ func TestToolsOnPages(t *testing.T) {
 				} else if name == "a circle" {
 					break
 				}
-				in := <-b.asked
+				in := <-h.desk.asked
 				if got := string(jsonrpc.Field(in.Params, "cursor")); i > 0 && got != cursors[i-1] {
 					t.Errorf("page %d is asked for by %s", i+1, got)
 				}
-				b.last().say(in.Call, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"t%d","annotations":{"readOnlyHint":true}}]%s}}`, in.ID, i, next))
+				h.desk.last().say(in.Call, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"t%d","annotations":{"readOnlyHint":true}}]%s}}`, in.ID, i, next))
 			}
 			last := call
 			if name == "a circle" {
@@ -537,7 +471,7 @@ func TestRootsBesideCall(t *testing.T) {
 		link := h.desk.last()
 		<-link.in
 		link.say(nil, `{"jsonrpc":"2.0","id":"q","method":"roots/list"}`)
-		link.say(nil, answer(1))
+		link.say(nil, response(1))
 		if n := s.asked.len(); n != 1 {
 			t.Errorf("single %v: %d questions wait", single, n)
 		}
@@ -562,7 +496,7 @@ func TestQuestionOfCallThatIsOver(t *testing.T) {
 		if n := s.asked.len(); n != 1 {
 			t.Fatalf("single %v: %d questions wait", single, n)
 		}
-		link.say(c, answer(1))
+		link.say(c, response(1))
 		if n := s.asked.len(); n != 0 {
 			t.Errorf("single %v: %d questions wait after the end of the call", single, n)
 		} else if in := <-link.in; string(in.ID) != `"q"` || in.Error == nil {

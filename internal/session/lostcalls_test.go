@@ -28,25 +28,16 @@ func newScene(t *testing.T) *scene {
 	h := newHouse(t, Options{}, nil)
 	t.Cleanup(h.close)
 	sc := &scene{t: t, s: h.open(""), desk: h.desk}
-	sc.aside = sc.read(standalone)
+	sc.aside = attach(t, sc.s, standalone)
 	t.Cleanup(func() { sc.aside.Detach(false, false, false) })
 	return sc
-}
-
-func (sc *scene) read(number uint64) *reading.Reader {
-	sc.t.Helper()
-	r, err := sc.s.Read(sc.t.Context(), number, 0, 0, make(chan struct{}, 1))
-	if err != nil {
-		sc.t.Fatal(err)
-	}
-	return r
 }
 
 // call begins a call, which its client reads.
 func (sc *scene) call() *reading.Reader {
 	sc.t.Helper()
 	defer time.Sleep(time.Millisecond) // later events have later times
-	return sc.read(begin(sc.t, sc.s, false, request(1+int(sc.s.streams.Last()))).Number())
+	return attach(sc.t, sc.s, begin(sc.t, sc.s, false, request(1+int(sc.s.streams.Last()))).Number())
 }
 
 // pinged returns the reader of a connection to which a ping was written.
@@ -186,7 +177,7 @@ func TestLost(t *testing.T) {
 			r := sc.call()
 			r.Detach(true, false, false)
 			sc.cameBack()
-			sc.read(r.Cursor().Stream.Number).Detach(false, true, false)
+			attach(sc.t, sc.s, r.Cursor().Stream.Number).Detach(false, true, false)
 		}},
 		"read besides": {given: true, do: func(sc *scene) { sc.call().Detach(true, false, true) }},
 		"all written": {do: func(sc *scene) {

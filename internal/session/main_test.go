@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -42,8 +43,13 @@ type desk struct {
 	refuses     func(backend.Inbound) error // the error for a message that it does not take; nil: it takes all
 	mute        bool                        // initialize gets no answer
 
-	listing chan struct{} // the answer to tools/list waits for it; nil: it does not wait
-	tools   string        // the tools that it lists
+	asked   chan backend.Inbound // gets each tools/list, for the test to answer; nil: the desk answers
+	listing chan struct{}        // the answer to tools/list waits for it; nil: it does not wait
+	tools   string               // the tools that it lists
+
+	// The places where the desk panics. Deliver panics at messages of a method.
+	openPanics, closePanics atomic.Bool
+	deliverPanics           atomic.Pointer[string]
 }
 
 type deskConn struct {
@@ -55,6 +61,9 @@ type deskConn struct {
 }
 
 func (d *desk) Open(_ context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
+	if d.openPanics.Load() {
+		panic("hunter2")
+	}
 	if d.slow != nil {
 		d.slow()
 	}
@@ -76,6 +85,9 @@ func (d *desk) last() *deskConn {
 }
 
 func (c *deskConn) Deliver(in backend.Inbound) error {
+	if at := c.desk.deliverPanics.Load(); at != nil && *at == in.Method {
+		panic("hunter2")
+	}
 	if c.desk.refuses != nil {
 		if err := c.desk.refuses(in); err != nil {
 			return err
@@ -92,6 +104,10 @@ func (c *deskConn) Deliver(in backend.Inbound) error {
 		}
 		c.sink.Emit(in.Call, mcptest.Parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, in.ID, result)))
 	case "tools/list":
+		if c.desk.asked != nil {
+			c.desk.asked <- in
+			return nil
+		}
 		answer := mcptest.Parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[%s]}}`, in.ID, c.desk.tools))
 		if c.desk.listing == nil {
 			c.sink.Emit(in.Call, answer)
@@ -108,6 +124,9 @@ func (c *deskConn) Deliver(in backend.Inbound) error {
 }
 
 func (c *deskConn) Close() error {
+	if c.desk.closePanics.Load() {
+		panic("hunter2")
+	}
 	close(c.closed)
 	return nil
 }
@@ -143,18 +162,29 @@ func (h *house) close() {
 // open begins a session and initializes it.
 func (h *house) open(principal string) *Session { h.t.Helper(); return h.openAt("", principal) }
 
+// asked are the capabilities of a client that the backends of the tests ask for.
+const asked = `"roots":{},"sampling":{},"elicitation":{}`
+
 // openAt begins a session at a server.
 func (h *house) openAt(server, principal string) *Session {
 	h.t.Helper()
-	s, err := h.New(newRequest(), caller.At(server, principal), false, nil)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	c := begin(h.t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)
+	return h.openAs(server, principal, `{`+asked+`}`)
+}
+
+// openAs begins a session of a client with the given capabilities.
+func (h *house) openAs(server, principal, capabilities string) *Session {
+	h.t.Helper()
+	s := mcptest.Must(h.New(newRequest(), caller.At(server, principal), false, nil))(h.t)
+	h.initialize(s, capabilities)
+	return s
+}
+
+func (h *house) initialize(s *Session, capabilities string) {
+	h.t.Helper()
+	c := begin(h.t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":`+capabilities+`}}`)
 	if answers, done := c.Wait(h.t.Context(), 0); !done || len(answers) != 1 {
 		h.t.Fatalf("initialize: %q", answers)
 	}
-	return s
 }
 
 func newRequest() *http.Request { return httptest.NewRequest(http.MethodPost, "/", nil) }
@@ -166,10 +196,7 @@ func begin(t testing.TB, s *Session, light bool, texts ...string) *Call {
 	for _, text := range texts {
 		msgs = append(msgs, mcptest.Parse(text))
 	}
-	c, err := s.Begin(msgs, light)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := mcptest.Must(s.Begin(msgs, light))(t)
 	c.Deliver(context.Background(), msgs, nil)
 	return c
 }
@@ -198,10 +225,7 @@ func (c *deskConn) say(call backend.Call, text string) { c.sink.Emit(call, mcpte
 func readAll(t testing.TB, s *Session, number uint64) []string {
 	t.Helper()
 	ready := make(chan struct{}, 1)
-	r, err := s.Read(t.Context(), number, 0, 0, ready)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := mcptest.Must(s.Read(t.Context(), number, 0, 0, ready))(t)
 	defer r.Detach(false, true, false)
 	return toEnd(t, r, ready)
 }
@@ -209,37 +233,36 @@ func readAll(t testing.TB, s *Session, number uint64) []string {
 // toEnd reads the rest of a reader's stream.
 func toEnd(t testing.TB, r *reading.Reader, ready <-chan struct{}) []string {
 	t.Helper()
-	said, err := told(t, r, ready)
+	said, err := told(t, r, ready, 0)
 	if err != nil {
 		t.Fatalf("Next: %v, after %q", err, said)
 	}
 	return said
 }
 
-// told is toEnd that returns an error instead of failing.
-func told(t testing.TB, r *reading.Reader, ready <-chan struct{}) ([]string, error) {
+// told reads n messages of a reader's stream; 0: to the end. It returns the error that ends the reading before.
+func told(t testing.TB, r *reading.Reader, ready <-chan struct{}, n int) (said []string, err error) {
 	t.Helper()
-	var said []string
 	timeout := time.After(time.Minute)
-	for {
-		entries, err := r.Next(t.Context(), make([]stream.Entry, 0, 2))
-		if errors.Is(err, io.EOF) {
+	for n == 0 || len(said) < n {
+		entries, err := r.Next(t.Context(), make([]stream.Entry, 0, max(2, n)))
+		if errors.Is(err, io.EOF) && n == 0 {
 			return said, nil
 		}
 		if err != nil {
 			return said, err
 		}
+		over := false
 		for _, e := range entries {
-			if len(e.Data) > 0 {
+			if over = e.Last; len(e.Data) > 0 {
 				said = append(said, string(e.Data))
-			}
-			if e.Last {
-				r.Delivered()
-				return said, nil
 			}
 		}
 		if len(entries) > 0 {
 			r.Delivered()
+			if over && n == 0 {
+				return said, nil
+			}
 			continue
 		}
 		select {
@@ -248,6 +271,7 @@ func told(t testing.TB, r *reading.Reader, ready <-chan struct{}) ([]string, err
 			t.Fatalf("the stream hangs after %q", said)
 		}
 	}
+	return said, nil
 }
 
 // Read is [reading.Streams.Read] for a client that sends its own cursor.

@@ -12,12 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/backend"
+	"holdfast/backend/message"
 	"holdfast/internal/caller"
 	"holdfast/internal/departure"
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
-	"holdfast/internal/engine/shared"
 	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/observe"
@@ -35,55 +34,25 @@ type workshop struct {
 
 const steps = 3
 
-type workshopConn struct {
-	*workshop
-	sink   backend.Sink
-	quit   chan struct{}
-	work   sync.WaitGroup
-	closed bool // guarded by workshop.mu
-}
-
-func (w *workshop) Open(_ context.Context, _ backend.Start, sink backend.Sink) (backend.Conn, error) {
-	return &workshopConn{workshop: w, sink: sink, quit: make(chan struct{})}, nil
-}
-
-func (c *workshopConn) Deliver(in backend.Inbound) error {
-	emit := func(format string, args ...any) { c.sink.Emit(in.Call, mcptest.Parse(fmt.Sprintf(format, args...))) }
-	switch in.Method {
+func (w *workshop) Serve(x *message.Exchange) {
+	switch x.Method {
 	case "initialize":
-		emit(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}`, in.ID)
+		x.Result([]byte(`{"protocolVersion":"2025-11-25","capabilities":{}}`))
 	case "tools/list":
-		emit(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[]}}`, in.ID)
+		x.Result([]byte(`{"tools":[]}`))
 	case "tools/call":
-		k := jsonrpc.String(jsonrpc.Field(in.Params, "arguments", "k"))
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if c.closed {
-			return errEnded
-		}
-		c.runs[k]++
-		c.work.Go(func() {
+		k := jsonrpc.String(jsonrpc.Field(x.Params, "arguments", "k"))
+		w.mu.Lock()
+		w.runs[k]++
+		w.mu.Unlock()
+		go func() {
 			for i := range steps {
-				select {
-				case <-c.quit:
-					return
-				case <-time.After(rand.N(3 * time.Millisecond)): // a tool takes its time
-				}
-				emit(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"k":%q,"n":%d}}`, k, i)
+				time.Sleep(rand.N(3 * time.Millisecond)) // a tool takes its time
+				x.Notify("notifications/progress", fmt.Appendf(nil, `{"k":%q,"n":%d}`, k, i))
 			}
-			emit(`{"jsonrpc":"2.0","id":%s,"result":{"k":%q}}`, in.ID, k)
-		})
+			x.Result(fmt.Appendf(nil, `{"k":%q}`, k))
+		}()
 	}
-	return nil
-}
-
-func (c *workshopConn) Close() error {
-	c.mu.Lock()
-	c.closed = true
-	c.mu.Unlock()
-	close(c.quit)
-	c.work.Wait()
-	return nil
 }
 
 func (w *workshop) ran(k string) int {
@@ -94,10 +63,10 @@ func (w *workshop) ran(k string) int {
 
 // A fleet is nodes over one engine. The test kills some of them.
 type fleet struct {
-	t    *testing.T
-	open func() (store shared.Store, kill func())
-	shop *workshop
-	ends sync.WaitGroup // killed nodes that have yet to end
+	t      *testing.T
+	engine *logtest.Engine
+	shop   *workshop
+	ends   sync.WaitGroup // killed nodes that have yet to end
 
 	mu     sync.Mutex
 	nodes  map[string]*member
@@ -106,43 +75,22 @@ type fleet struct {
 
 type member struct {
 	*Manager
-	name string
-	cut  func()
-	dead atomic.Bool
+	name   string
+	handle *logtest.Handle
+	dead   atomic.Bool
 }
 
 // start adds a node.
 func (f *fleet) start() {
-	store, kill := f.open()
+	h := f.engine.Open()
+	store := durable.New(h, durable.Options{Patience: time.Second, Logger: slog.New(slog.DiscardHandler)})
 	o := safeTools()
 	o.Observers = observe.Observers{observetest.New(f.t)}
 	o.Logger = slog.New(slog.DiscardHandler)
-	n := &member{Manager: NewManager(store, f.shop, o), name: store.Node(), cut: kill}
+	n := &member{Manager: NewManager(store, message.New(f.shop), o), name: store.Node(), handle: h}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.nodes[n.name] = n
-}
-
-// spent measures time by a clock that stands still when the process does. It may be asked once.
-func spent() (took func() time.Duration) {
-	const beat = 10 * time.Millisecond
-	stop, beats := make(chan struct{}), make(chan int)
-	go func() {
-		t := time.NewTicker(beat)
-		defer t.Stop()
-		for n := 0; ; n++ {
-			select {
-			case <-t.C:
-			case <-stop:
-				beats <- n
-				return
-			}
-		}
-	}()
-	return func() time.Duration {
-		close(stop)
-		return time.Duration(<-beats) * beat
-	}
 }
 
 // stop ends a node, either in good order, or, as the others see it, by SIGKILL.
@@ -153,12 +101,12 @@ func (f *fleet) stop(n *member, kill bool) {
 	f.mu.Unlock()
 	if kill {
 		n.dead.Store(true)
-		n.cut()
+		n.handle.Cut(true)
 	}
 	f.ends.Go(func() {
-		took := spent()
+		began, stood := time.Now(), mcptest.Standstill()
 		defer func() {
-			if d := took(); d >= departure.ClosePatience {
+			if d := time.Since(began) - stood(); d >= departure.ClosePatience {
 				f.t.Errorf("a node took %v to stop", d)
 			}
 		}()
@@ -372,26 +320,11 @@ func (v *visitor) check(k, tool string, said []string, epochs int) {
 // messages is read once and in order, and a call that must not run twice does not.
 func TestFleet(t *testing.T) {
 	t.Parallel()
-	onShelf := func() func() (shared.Store, func()) {
-		f := newShelf()
-		var count atomic.Int64
-		return func() (shared.Store, func()) {
-			n := f.node(fmt.Sprintf("n%d", count.Add(1)))
-			return n, func() { n.dead.Store(true) }
-		}
-	}
-	onEngine := func() func() (shared.Store, func()) {
-		e := logtest.New(logtest.Options{Seed: uint64(time.Now().UnixNano()), Faults: logtest.Faults{Before: 0.01, After: 0.01, Late: 0.01}})
-		return func() (shared.Store, func()) {
-			h := e.Open()
-			return durable.New(h, durable.Options{Patience: time.Second, Logger: slog.New(slog.DiscardHandler)}),
-				func() { h.Cut(true) }
-		}
-	}
-	for name, maker := range map[string]func() func() (shared.Store, func()){"shelf": onShelf, "engine": onEngine} {
+	for name, faults := range map[string]logtest.Faults{"sound": {}, "faulty": {Before: 0.01, After: 0.01, Late: 0.01}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := &fleet{t: t, open: maker(), shop: &workshop{runs: map[string]int{}}, nodes: map[string]*member{}}
+			e := logtest.New(logtest.Options{Seed: uint64(time.Now().UnixNano()), Faults: faults})
+			f := &fleet{t: t, engine: e, shop: &workshop{runs: map[string]int{}}, nodes: map[string]*member{}}
 			f.run(8, 25, 30)
 		})
 	}

@@ -65,7 +65,7 @@ func TestLoseFenced(t *testing.T) {
 		t.Errorf("located %v, %+v, %v", here, at, err)
 	}
 	wantTexts(t, "there", readAll(t, taken, c.Number()), lostWith)
-	if len(f.deleted) != 0 {
+	if f.session(s.key) == nil {
 		t.Error("it was deleted")
 	}
 }
@@ -150,7 +150,7 @@ func TestLoseUnavailable(t *testing.T) {
 		if _, _, err := a.Locate(t.Context(), s.key, caller.Principal{}); !errors.Is(err, stream.ErrUnavailable) {
 			t.Errorf("located while the store is away: %v", err)
 		}
-		a.node.dead.Store(false)
+		a.node.handle.Cut(false)
 		_, at, err := a.Locate(t.Context(), s.key, caller.Principal{})
 		if err != nil || at.Owner != "" {
 			t.Fatalf("located %+v, %v", at, err)
@@ -281,7 +281,7 @@ func TestHandOverCuts(t *testing.T) {
 		read := make(chan []string, 1)
 		go func() {
 			defer close(read)
-			if said, err := told(t, r, ready); !errors.Is(err, ErrMoved) { // Close waits for no reader
+			if said, err := told(t, r, ready, 0); !errors.Is(err, ErrMoved) { // Close waits for no reader
 				read <- said
 			}
 		}()
@@ -591,14 +591,10 @@ func TestRenew(t *testing.T) {
 		a := f.add(t, "a", o)
 		used, idle := a.open(""), a.open("")
 		begin(t, used, false, request(1))
-		touched := func() time.Time {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			return f.sessions[used.key].touched
-		}
+		touched := func() int { return f.CountOf("Put", string(used.key)) }
 		began := touched()
 		mcptest.Eventually(t, "the other to expire", time.Minute, func() bool { return f.session(idle.key) == nil })
-		mcptest.Eventually(t, "renewals", time.Minute, func() bool { return touched().Sub(began) > 2*o.TTL })
+		mcptest.Eventually(t, "renewals", time.Minute, func() bool { return touched() >= began+3 })
 	})
 }
 
@@ -664,10 +660,10 @@ func TestKeysOnManyNodes(t *testing.T) {
 		t.Errorf("of a session that is gone: %v", err)
 	}
 	// So may a session with a claim that is older than the records that the store keeps.
-	f.mu.Lock()
-	id := shared.ClaimID(idempotency.KeyID(other.keys(), "old"))
-	f.claims[id] = claimed{claimOf(other, "body"), time.Now().Add(-time.Hour)}
-	f.mu.Unlock()
+	if _, _, err := b.node.Claim(t.Context(), shared.ClaimID(idempotency.KeyID(other.keys(), "old")), claimOf(other, "body")); err != nil {
+		t.Fatal(err)
+	}
+	f.Advance(time.Hour)
 	if _, _, err := keyed(other, "old", "body"); !errors.Is(err, idempotency.ErrGone) {
 		t.Errorf("of long ago: %v", err)
 	}
@@ -681,7 +677,7 @@ func TestLoseLate(t *testing.T) {
 	s := a.open("alice")
 	a.kill()
 	b.take(s)
-	a.node.dead.Store(false)
+	a.node.handle.Cut(false)
 	a.VerifySession(s.key)
 	mcptest.Eventually(t, "a to lose what b has taken", time.Minute, func() bool { return a.Sessions() == 0 })
 	_ = b.Departure.HandOver(t.Context())
@@ -726,11 +722,9 @@ func TestLoseHandedOver(t *testing.T) {
 	if !r.Gone() {
 		t.Error("the reader stays")
 	}
-	a.node.mu.Lock()
-	if a.node.lost[s.key] == 0 {
-		t.Error("the store was not told to forget the session")
+	if _, _, err := a.node.Bounds(t.Context(), stream.ID{Session: s.key}); !errors.Is(err, stream.ErrNotFound) {
+		t.Errorf("the store was not told to forget the session: %v", err)
 	}
-	a.node.mu.Unlock()
 	r.Detach(false, true, false)
 }
 
@@ -831,12 +825,9 @@ func TestShownWhenNoted(t *testing.T) {
 					t.Error("it is light")
 				}
 			}
-			f.mu.Lock()
-			kept := f.sessions[s.key].streams[c.Number()]
-			if kept == nil || kept.note == nil {
+			if _, kept := a.node.notes.Load(c.Number()); !kept {
 				t.Errorf("light %v: the call is shown, and not on record", light)
 			}
-			f.mu.Unlock()
 			saying.Wait()
 			a.node.before.Store(nil)
 		})

@@ -20,24 +20,9 @@ import (
 	"holdfast/stream"
 )
 
-// openAs begins a session of a client with the given capabilities.
-func (h *house) openAs(principal, capabilities string) *Session {
-	h.t.Helper()
-	s, err := h.New(newRequest(), caller.At("", principal), false, nil)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	capabilities = strings.Replace(capabilities, "{", `{"roots":{},"sampling":{},"elicitation":{},`, 1) // the backends of the tests ask for these
-	c := begin(h.t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"capabilities":`+strings.Replace(capabilities, ",}", "}", 1)+`}}`)
-	if answers, done := c.Wait(h.t.Context(), 0); !done || len(answers) != 1 {
-		h.t.Fatalf("initialize: %q", answers)
-	}
-	return s
-}
-
 // able begins a session of a client that can resume requests.
 func (h *house) able(principal string) *Session {
-	return h.openAs(principal, `{"resumableRequests":{}}`)
+	return h.openAs("", principal, `{`+asked+`,"resumableRequests":{}}`)
 }
 
 // policy has the members of a resume policy.
@@ -62,31 +47,10 @@ func policyIn(t testing.TB, text string) (p policy) {
 	return p
 }
 
-// firstOf reads the first n messages of a stream.
-func firstOf(t testing.TB, s *Session, number uint64, n int) []string {
-	t.Helper()
-	ready := make(chan struct{}, 1)
-	r, err := s.Read(t.Context(), number, 0, 0, ready)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Detach(false, true, false)
-	entries, err := r.Next(t.Context(), make([]stream.Entry, 0, n))
-	if err != nil || len(entries) != n {
-		t.Fatalf("%d of %d messages: %v", len(entries), n, err)
-	}
-	r.Delivered()
-	var said []string
-	for _, e := range entries {
-		said = append(said, string(e.Data))
-	}
-	return said
-}
-
 // tokenOf returns the token that a call's client gets.
 func tokenOf(t testing.TB, c *Call) string {
 	t.Helper()
-	return policyIn(t, firstOf(t, c.Session(), c.Number(), 1)[0]).ResumeToken
+	return policyIn(t, readSome(t, c.Session(), c.Number(), 1)[0]).ResumeToken
 }
 
 // tokenFor returns the token of a request of a stream's call, also where the client gets none.
@@ -128,8 +92,6 @@ func TestInitializeAgain(t *testing.T) {
 	}
 }
 
-func answer(id int) string { return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":{}}`, id) }
-
 const progressed = `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}`
 
 func TestPolicyFirst(t *testing.T) {
@@ -141,9 +103,9 @@ func TestPolicyFirst(t *testing.T) {
 
 	stored := begin(t, s, false, request(1))
 	link.say(stored, progressed)
-	link.say(stored, answer(1))
+	link.say(stored, response(1))
 	got := readAll(t, s, stored.Number())
-	if len(got) != 3 || got[1] != progressed || got[2] != answer(1) {
+	if len(got) != 3 || got[1] != progressed || got[2] != response(1) {
 		t.Fatalf("got %q", got)
 	}
 	p := policyIn(t, got[0])
@@ -156,17 +118,17 @@ func TestPolicyFirst(t *testing.T) {
 		t.Fatal("a light call is stored")
 	}
 	link.say(promoted, progressed)
-	got = firstOf(t, s, promoted.Number(), 2)
+	got = readSome(t, s, promoted.Number(), 2)
 	if p := policyIn(t, got[0]); string(p.RequestID) != `"a\/b"` || got[1] != progressed {
 		t.Errorf("got %q", got)
 	}
 
 	batch := begin(t, s, true, request(3), request(4))
-	link.say(batch, answer(4))
+	link.say(batch, response(4))
 	batch.Promote()
-	got = firstOf(t, s, batch.Number(), 3)
+	got = readSome(t, s, batch.Number(), 3)
 	one, two := policyIn(t, got[0]), policyIn(t, got[1])
-	if string(one.RequestID) != "3" || string(two.RequestID) != "4" || one.ResumeToken == two.ResumeToken || got[2] != answer(4) {
+	if string(one.RequestID) != "3" || string(two.RequestID) != "4" || one.ResumeToken == two.ResumeToken || got[2] != response(4) {
 		t.Errorf("got %q", got)
 	}
 }
@@ -177,9 +139,9 @@ func TestNoPolicy(t *testing.T) {
 	h := newHouse(t, Options{}, nil)
 	defer h.close()
 	for _, capabilities := range []string{`{}`, `null`, `{"resumableRequests":true}`, `{"resumableRequests":null}`, `[]`} {
-		s := h.openAs("", capabilities)
+		s := h.openAs("", "", capabilities)
 		c := begin(t, s, false, request(1))
-		h.desk.last().say(c, answer(1))
+		h.desk.last().say(c, response(1))
 		if got := readAll(t, s, c.Number()); len(got) != 1 || s.Resumes() != nil || s.Resumes().EventIDs() {
 			t.Errorf("%s: got %q", capabilities, got)
 		}
@@ -193,7 +155,7 @@ func TestNoPolicy(t *testing.T) {
 	for capabilities, want := range map[string]bool{
 		`{"resumableRequests":{}}`: false, `{"resumableRequests":{"eventIds":true}}`: true, `{"resumableRequests":{"eventIds":1}}`: false,
 	} {
-		if s := h.openAs("", capabilities); s.Resumes().EventIDs() != want || s.Resumes() == nil {
+		if s := h.openAs("", "", capabilities); s.Resumes().EventIDs() != want || s.Resumes() == nil {
 			t.Errorf("%s: event ids are wanted: %v", capabilities, s.Resumes().EventIDs())
 		}
 	}
@@ -291,14 +253,14 @@ func TestRequestStatus(t *testing.T) {
 	status(t, c, resume.Processing, false, false)
 	link.say(c, `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`)
 	status(t, c, resume.Processing, true, true)
-	asked := mcptest.Parse(firstOf(t, s, c.Number(), 2)[1])
+	asked := mcptest.Parse(readSome(t, s, c.Number(), 2)[1])
 	status(t, c, resume.Processing, false, true)
 	if err := s.Send(t.Context(), mcptest.Parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, asked.ID)), nil); err != nil {
 		t.Fatal(err)
 	}
 	status(t, c, resume.Processing, false, false)
 	link.say(c, `{"jsonrpc":"2.0","id":"q2","method":"elicitation/create","params":{}}`)
-	link.say(c, answer(1))
+	link.say(c, response(1))
 	status(t, c, resume.Completed, true, false)
 	readAll(t, s, c.Number()) // a reader that came after the end
 	status(t, c, resume.Completed, false, false)
@@ -312,7 +274,7 @@ func TestRequestStatus(t *testing.T) {
 	status(t, c, resume.Completed, false, false)
 
 	batch := begin(t, s, false, request(1), request(2))
-	link.say(batch, answer(2))
+	link.say(batch, response(2))
 	status(t, batch, resume.Processing, true, false)
 	if got, err := s.Resumes().Status(batch.Number(), []byte("2")); err != nil || got.Status != resume.Completed {
 		t.Errorf("%s, %v", jsonOf(got), err)
@@ -358,7 +320,7 @@ func TestResumablesForgotten(t *testing.T) {
 		s := h.able("alice")
 		ended, running := begin(t, s, false, request(1)), begin(t, s, false, request(2))
 		one, two := tokenOf(t, ended), tokenOf(t, running)
-		h.desk.last().say(ended, answer(1))
+		h.desk.last().say(ended, response(1))
 		time.Sleep(9 * time.Minute)
 		if _, _, err := h.resumes.Find(one, []byte("1"), caller.At("", "alice")); err != nil {
 			t.Error(err)
@@ -388,7 +350,7 @@ func TestResumablesBounded(t *testing.T) {
 	link := h.desk.last()
 	most := 0
 	for range 10_000 {
-		link.say(begin(t, s, false, request(1)), answer(1))
+		link.say(begin(t, s, false, request(1)), response(1))
 		<-link.in
 		most = max(most, s.Resumes().Len())
 	}
@@ -494,7 +456,7 @@ func TestPolicyNotStored(t *testing.T) {
 	if known, _ := h.keys.Len(); h.Calls() != 1 || known != 0 {
 		t.Errorf("%d calls in flight, %d keys", h.Calls(), known)
 	}
-	link.say(first, answer(1))
+	link.say(first, response(1))
 	if len(link.in) > 0 {
 		t.Error("a call ran whose policy could not be stored")
 	}
@@ -503,7 +465,7 @@ func TestPolicyNotStored(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Deliver(context.Background(), []jsonrpc.Message{mcptest.Parse(request(7))}, nil)
-	link.say(c, answer(7))
+	link.say(c, response(7))
 }
 
 // A client that is sent away while the log still takes messages of its call gets all

@@ -1,7 +1,6 @@
 package session
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -39,70 +38,68 @@ func TestSessionSteps(t *testing.T) {
 // Events bring a session through its states.
 func TestSessionStates(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, testSessionStates) // only waiting takes time
-}
-
-func testSessionStates(t *testing.T) {
-	f := newShelf()
-	n := f.add(t, "a", Options{})
-	why := errors.New("the test says so")
-	type step struct {
-		do func(s *Session)
-		is sessionState
-	}
-	follow := func(s *Session) { // a client that the session lingers for
-		number := s.streams.Add(writer{s.standalone})
-		for range 2 {
-			r, err := s.Read(t.Context(), number, 0, 0, make(chan struct{}, 1))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer r.Detach(false, true, false)
+	synctest.Test(t, func(t *testing.T) { // only waiting takes time
+		f := newShelf()
+		n := f.add(t, "a", Options{})
+		why := errors.New("the test says so")
+		type step struct {
+			do func(s *Session)
+			is sessionState
 		}
-	}
-	var (
-		read    *reading.Reader // its reader keeps an ended session for as long as it reads
-		attach  = func(s *Session) { read, _ = s.Read(t.Context(), standalone, 0, 0, make(chan struct{}, 1)) }
-		detach  = func(*Session) { read.Detach(false, true, false); time.Sleep(reading.FollowFor + time.Second) }
-		end     = func(s *Session) { n.end(s, why) }
-		linger  = func(s *Session) { follow(s); n.endAs(s, sessionLingering, why) }
-		stop    = func(s *Session) { n.stopLingering(s) }
-		sever   = func(s *Session) { departing{s}.Cut() }
-		lose    = func(s *Session) { n.leaveNode(s, 0) }
-		release = func(s *Session) { departing{s}.release(nil) }
-		give    = func(s *Session) { departing{s}.HandOver() }
-	)
-	for what, steps := range map[string][]step{
-		"ended before it was opened": {{end, sessionDeleted}, {lose, sessionDeleted}},
-		"open":                       {{nil, sessionOpen}},
-		"ended and read":             {{nil, sessionOpen}, {attach, sessionOpen}, {end, sessionEnded}, {end, sessionEnded}, {detach, sessionDeleted}},
-		"lingering":                  {{nil, sessionOpen}, {attach, sessionOpen}, {linger, sessionLingering}, {stop, sessionEnded}, {stop, sessionEnded}, {detach, sessionDeleted}},
-		"lingering and lost":         {{nil, sessionOpen}, {attach, sessionOpen}, {linger, sessionLingering}, {lose, sessionMoved}, {stop, sessionMoved}, {detach, sessionMoved}},
-		"ended and lost":             {{nil, sessionOpen}, {attach, sessionOpen}, {end, sessionEnded}, {lose, sessionMoved}, {detach, sessionMoved}},
-		"lost":                       {{nil, sessionOpen}, {lose, sessionMoved}, {end, sessionMoved}},
-		"handed over":                {{nil, sessionOpen}, {give, sessionMoved}, {sever, sessionMoved}},
-		"cut":                        {{nil, sessionOpen}, {sever, sessionLeaving}, {end, sessionLeaving}, {release, sessionMoved}},
-		"cut and lost":               {{nil, sessionOpen}, {sever, sessionLeaving}, {lose, sessionMoved}, {release, sessionMoved}},
-		"cut, and not begun":         {{nil, sessionOpen}, {sever, sessionLeaving}, {n.forget, sessionDeleted}, {release, sessionDeleted}},
-	} {
-		var s *Session
-		if steps[0].do == nil {
-			s = n.open("alice")
-			steps = steps[1:]
-		} else {
-			s = n.session("secret", caller.At("", "alice"), caller.TenantOf(caller.At("", "alice"), ""), kind{})
-			if s.state() != sessionOpening {
-				t.Errorf("%s: begins as %d", what, s.state())
+		follow := func(s *Session) { // a client that the session lingers for
+			number := s.streams.Add(writer{s.standalone})
+			for range 2 {
+				r, err := s.Read(t.Context(), number, 0, 0, make(chan struct{}, 1))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer r.Detach(false, true, false)
 			}
 		}
-		for i, step := range steps {
-			step.do(s)
-			mcptest.Eventually(t, what, time.Minute, func() bool { return s.state() == step.is })
-			if s.Moved() != (step.is == sessionMoved) || s.isClosed() != (step.is > sessionOpen) {
-				t.Errorf("%s, step %d: moved %v, closed %v", what, i, s.Moved(), s.isClosed())
+		var (
+			read    *reading.Reader // its reader keeps an ended session for as long as it reads
+			attach  = func(s *Session) { read, _ = s.Read(t.Context(), standalone, 0, 0, make(chan struct{}, 1)) }
+			detach  = func(*Session) { read.Detach(false, true, false); time.Sleep(reading.FollowFor + time.Second) }
+			end     = func(s *Session) { n.end(s, why) }
+			linger  = func(s *Session) { follow(s); n.endAs(s, sessionLingering, why) }
+			stop    = func(s *Session) { n.stopLingering(s) }
+			sever   = func(s *Session) { departing{s}.Cut() }
+			lose    = func(s *Session) { n.leaveNode(s, 0) }
+			release = func(s *Session) { departing{s}.release(nil) }
+			give    = func(s *Session) { departing{s}.HandOver() }
+		)
+		for what, steps := range map[string][]step{
+			"ended before it was opened": {{end, sessionDeleted}, {lose, sessionDeleted}},
+			"open":                       {{nil, sessionOpen}},
+			"ended and read":             {{nil, sessionOpen}, {attach, sessionOpen}, {end, sessionEnded}, {end, sessionEnded}, {detach, sessionDeleted}},
+			"lingering":                  {{nil, sessionOpen}, {attach, sessionOpen}, {linger, sessionLingering}, {stop, sessionEnded}, {stop, sessionEnded}, {detach, sessionDeleted}},
+			"lingering and lost":         {{nil, sessionOpen}, {attach, sessionOpen}, {linger, sessionLingering}, {lose, sessionMoved}, {stop, sessionMoved}, {detach, sessionMoved}},
+			"ended and lost":             {{nil, sessionOpen}, {attach, sessionOpen}, {end, sessionEnded}, {lose, sessionMoved}, {detach, sessionMoved}},
+			"lost":                       {{nil, sessionOpen}, {lose, sessionMoved}, {end, sessionMoved}},
+			"handed over":                {{nil, sessionOpen}, {give, sessionMoved}, {sever, sessionMoved}},
+			"cut":                        {{nil, sessionOpen}, {sever, sessionLeaving}, {end, sessionLeaving}, {release, sessionMoved}},
+			"cut and lost":               {{nil, sessionOpen}, {sever, sessionLeaving}, {lose, sessionMoved}, {release, sessionMoved}},
+			"cut, and not begun":         {{nil, sessionOpen}, {sever, sessionLeaving}, {n.forget, sessionDeleted}, {release, sessionDeleted}},
+		} {
+			var s *Session
+			if steps[0].do == nil {
+				s = n.open("alice")
+				steps = steps[1:]
+			} else {
+				s = n.session("secret", caller.At("", "alice"), caller.TenantOf(caller.At("", "alice"), ""), kind{})
+				if s.state() != sessionOpening {
+					t.Errorf("%s: begins as %d", what, s.state())
+				}
+			}
+			for i, step := range steps {
+				step.do(s)
+				mcptest.Eventually(t, what, time.Minute, func() bool { return s.state() == step.is })
+				if s.Moved() != (step.is == sessionMoved) || s.isClosed() != (step.is > sessionOpen) {
+					t.Errorf("%s, step %d: moved %v, closed %v", what, i, s.Moved(), s.isClosed())
+				}
 			}
 		}
-	}
+	})
 }
 
 // A call takes the steps of its table and no others.
@@ -127,11 +124,7 @@ func TestCallSteps(t *testing.T) {
 // Messages and other events bring a call through its states.
 func TestCallStates(t *testing.T) {
 	t.Parallel()
-	refuses := false
-	h := newHouse(t, Options{}, func(s stream.Store) stream.Store {
-		return &refusing{s, func() bool { return refuses }}
-	})
-	defer h.close()
+	h, d := diskHouse(t, Options{})
 	s := h.open("alice")
 	id := 0
 	type step struct {
@@ -148,7 +141,11 @@ func TestCallStates(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	refuse := func(c *Call) { refuses = true; notify(c); refuses = false }
+	refuse := func(c *Call) {
+		d.set(func([]stream.Record) error { return stream.ErrFull })
+		notify(c)
+		d.set(nil)
+	}
 	drop := func(c *Call) {
 		rq := s.requests.take(fmt.Appendf(nil, "%d", id), c)
 		h.dropRequests(s, []*inflight{rq})
@@ -176,19 +173,6 @@ func TestCallStates(t *testing.T) {
 	if s.standalone.state() != callStored || h.Calls() != 0 {
 		t.Errorf("the standalone stream is %d; %d calls", s.standalone.state(), h.Calls())
 	}
-}
-
-// refusing is a store that takes no records while full reports true.
-type refusing struct {
-	stream.Store
-	full func() bool
-}
-
-func (r *refusing) Append(ctx context.Context, l stream.Lease, records []stream.Record) error {
-	if r.full() {
-		return stream.ErrFull
-	}
-	return r.Store.Append(ctx, l, records)
 }
 
 // The requests of a call take the steps of their table and no others.

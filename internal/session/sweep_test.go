@@ -35,9 +35,7 @@ func TestSweepWhileListing(t *testing.T) {
 		}
 		return true
 	}
-	if err := b.Finder.Sweep(t.Context(), func(node string) bool { return node == "a" }, mine); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, b.Finder.Sweep(t.Context(), func(node string) bool { return node == "a" }, mine))
 	if b.Sessions() != 3 {
 		t.Errorf("%d sessions", b.Sessions())
 	}

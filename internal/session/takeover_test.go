@@ -107,7 +107,7 @@ func TestTakeOverSettings(t *testing.T) {
 		`"resources/subscribe","params":{"uri":"x:b"}`, `"resources/unsubscribe","params":{"uri":"x:a"}`,
 	} {
 		c := begin(t, s, true, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%s}`, i, set))
-		a.desk.last().say(c, answer(i))
+		a.desk.last().say(c, response(i))
 	}
 	mcptest.Eventually(t, "the settings to be noted", time.Minute, func() bool {
 		s.settingsNote.mu.Lock()
@@ -192,18 +192,8 @@ func TestTakeOverOvertaken(t *testing.T) {
 	s := a.open("alice")
 	c := begin(t, s, false, request(1))
 	a.desk.last().say(c, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1}}`)
-	writes := func() {
-		a.desk.last().say(c, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":2}}`)
-	}
 	late := func() { // the owner's append comes before the new owner's first
-		f.mu.Lock()
-		was := f.sessions[s.key].Session
-		f.sessions[s.key].Owner, f.sessions[s.key].Epoch = "a", 1
-		f.mu.Unlock()
-		writes()
-		f.mu.Lock()
-		f.sessions[s.key].Session = was
-		f.mu.Unlock()
+		a.desk.last().say(c, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":2}}`)
 	}
 	b.node.after.Store(&late)
 	taken := b.take(s)
@@ -220,10 +210,11 @@ func TestTakeOverOvertaken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	third := f.add(t, "c", safeTools())
 	late = func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.sessions[s.key].Owner, f.sessions[s.key].Epoch = "c", 3
+		if _, err := third.node.Acquire(t.Context(), *f.session(s.key)); err != nil {
+			t.Error(err)
+		}
 	}
 	b.node.after.Store(&late)
 	if _, err := b.TakeOver(t.Context(), at); !errors.Is(err, stream.ErrConflict) {
@@ -371,26 +362,11 @@ func TestTakeOverBatch(t *testing.T) {
 }
 
 // some reads n messages of a reader's stream.
-func some(t testing.TB, r *reading.Reader, ready <-chan struct{}, n int) (said []string) {
+func some(t testing.TB, r *reading.Reader, ready <-chan struct{}, n int) []string {
 	t.Helper()
-	timeout := time.After(time.Minute)
-	for len(said) < n {
-		entries, err := r.Next(t.Context(), make([]stream.Entry, 0, 8))
-		if err != nil {
-			t.Fatalf("Next: %v, after %q", err, said)
-		}
-		for _, e := range entries {
-			said = append(said, string(e.Data))
-		}
-		if len(entries) > 0 {
-			r.Delivered()
-			continue
-		}
-		select {
-		case <-ready:
-		case <-timeout:
-			t.Fatalf("hangs after %q", said)
-		}
+	said, err := told(t, r, ready, n)
+	if err != nil {
+		t.Fatalf("Next: %v, after %q", err, said)
 	}
 	return said
 }
@@ -698,10 +674,7 @@ func TestTakeOverResumable(t *testing.T) {
 func readSome(t testing.TB, s *Session, number uint64, n int) []string {
 	t.Helper()
 	ready := make(chan struct{}, 1)
-	r, err := s.Read(t.Context(), number, 0, 0, ready)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := mcptest.Must(s.Read(t.Context(), number, 0, 0, ready))(t)
 	defer r.Detach(true, true, false)
 	return some(t, r, ready, n)
 }
@@ -850,7 +823,8 @@ func TestTakeOverWithoutNote(t *testing.T) {
 		a.desk.last().say(call, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1}}`)
 	}
 	a.desk.last().say(ended, `{"jsonrpc":"2.0","id":2,"result":"r"}`)
-	f.forgetNotes(s.key)
+	b.node.forgetNotes.Store(true)
+	c.node.forgetNotes.Store(true)
 	for _, n := range []*fleetNode{b, c} {
 		a.kill()
 		a = n
@@ -858,7 +832,7 @@ func TestTakeOverWithoutNote(t *testing.T) {
 		for _, seq := range []uint64{0, 1} {
 			_, err := taken.Read(t.Context(), running.Number(), 1, seq, make(chan struct{}, 1))
 			if !errors.Is(err, stream.ErrTrimmed) {
-				t.Errorf("at %s, after %d: %v", n.node.name, seq, err)
+				t.Errorf("at %s, after %d: %v", n.node.Node(), seq, err)
 			}
 		}
 		wantTexts(t, "one that ended", readAll(t, taken, ended.Number()), `"progress":1`, `"r"`)
@@ -878,13 +852,12 @@ func TestTakeOverWithoutNoteSingle(t *testing.T) {
 	initialize := begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2024-11-05","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)
 	mcptest.Eventually(t, "initialize", time.Minute, initialize.IsOver)
 	begin(t, s, true, request(1))
-	f.forgetNotes(s.key)
+	b.node.forgetNotes.Store(true)
 	a.kill()
 	taken := b.take(s)
 	mcptest.Eventually(t, "the call's own stream to end", time.Minute, func() bool {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		return f.sessions[s.key].streams[2].ended
+		said, _ := b.node.Read(t.Context(), stream.Cursor{Stream: stream.ID{Session: s.key, Number: 2}}, make([]stream.Entry, 0, 9))
+		return len(said) > 0 && said[len(said)-1].Last
 	})
 	c := begin(t, taken, true, request(2))
 	b.desk.last().say(b.desk.last().next(t, "tools/call").Call, `{"jsonrpc":"2.0","id":2,"result":"r"}`)

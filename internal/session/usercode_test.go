@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,50 +18,13 @@ import (
 	"holdfast/stream"
 )
 
-// brittle is a desk with methods that panic when the test sets them to.
-type brittle struct {
-	*desk
-	open, deliver, close atomic.Pointer[string] // not nil: the method panics; for deliver, at messages of the method that it names
-}
-
-var always = new(string)
-
-func (b *brittle) Open(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
-	if b.open.Load() != nil {
-		panic("hunter2")
+// panicAt makes Open panic, or the delivery of initialize, or neither.
+func (d *desk) panicAt(what string) {
+	d.openPanics.Store(what == "open")
+	d.deliverPanics.Store(nil)
+	if method := "initialize"; what == "deliver" {
+		d.deliverPanics.Store(&method)
 	}
-	conn, err := b.desk.Open(ctx, start, sink)
-	if err != nil {
-		return nil, err
-	}
-	return &brittleConn{b, conn.(*deskConn)}, nil
-}
-
-type brittleConn struct {
-	b *brittle
-	*deskConn
-}
-
-func (c *brittleConn) Deliver(in backend.Inbound) error {
-	if at := c.b.deliver.Load(); at != nil && *at == in.Method {
-		panic("hunter2")
-	}
-	return c.deskConn.Deliver(in)
-}
-
-func (c *brittleConn) Close() error {
-	if c.b.close.Load() != nil {
-		panic("hunter2")
-	}
-	return c.deskConn.Close()
-}
-
-// brittleHouse is a house with a brittle backend.
-func brittleHouse(t *testing.T, o Options) (*house, *brittle) {
-	h := newHouse(t, o, nil)
-	b := &brittle{desk: h.desk}
-	h.backend = b
-	return h, b
 }
 
 // internalError checks that a call was answered with the error that a panic leads to.
@@ -101,47 +63,46 @@ func answersOf(t *testing.T, c *Call) [][]byte {
 // When the backend panics, the call that it concerns fails. The session goes on, and nothing is left behind.
 func TestBackendPanics(t *testing.T) {
 	t.Parallel()
-	h, b := brittleHouse(t, Options{})
-	b.open.Store(always)
+	h := newHouse(t, Options{}, nil)
+	h.desk.openPanics.Store(true)
 	var p *panics.Error
 	if s, err := h.New(newRequest(), caller.Principal{}, false, nil); !errors.As(err, &p) || s != nil {
 		t.Fatalf("New: %v", err)
 	}
-	b.open.Store(nil)
+	h.desk.openPanics.Store(false)
 	s := h.open("")
 	for _, method := range []string{"tools/call", "ping"} {
-		b.deliver.Store(&method)
+		h.desk.deliverPanics.Store(&method)
 		internalError(t, method, answersOf(t, begin(t, s, true, strings.Replace(request(1), "tools/call", method, 1))))
-		b.deliver.Store(nil)
+		h.desk.deliverPanics.Store(nil)
 	}
 	notice := "notifications/progress"
-	b.deliver.Store(&notice)
+	h.desk.deliverPanics.Store(&notice)
 	if err := s.Send(t.Context(), jsonrpc.Message{Kind: jsonrpc.Notification, Method: notice}, http.Header{}); err != nil {
 		t.Errorf("a notification: %v", err)
 	}
 	// A call that waits for an answer gets an error when the delivery of the answer panics.
-	b.deliver.Store(nil)
+	h.desk.deliverPanics.Store(nil)
 	c := begin(t, s, false, request(2))
 	h.desk.last().say(c, `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`)
 	r := attach(t, s, c.Number())
 	got := next(t, r)
 	answer := ""
-	b.deliver.Store(&answer) // responses have no method
+	h.desk.deliverPanics.Store(&answer) // responses have no method
 	id := mcptest.Parse(got).ID
 	if err := s.Send(t.Context(), mcptest.Parse(`{"jsonrpc":"2.0","id":`+string(id)+`,"result":{}}`), http.Header{}); err != nil {
 		t.Errorf("an answer: %v", err)
 	}
 	internalError(t, "an answer", [][]byte{[]byte(next(t, r))})
 	r.Detach(false, true, false)
-	b.deliver.Store(nil)
+	h.desk.deliverPanics.Store(nil)
 	// The backend ends, and then cannot be opened again, or initialized.
-	method := "initialize"
-	for what, at := range map[string]*atomic.Pointer[string]{"open": &b.open, "deliver": &b.deliver} {
+	for _, what := range []string{"open", "deliver"} {
 		h.desk.last().sink.Closed(errors.New("it ended"), true)
-		at.Store(&method)
+		h.desk.panicAt(what)
 		internalError(t, what, answersOf(t, begin(t, s, true, request(3))))
 		internalError(t, what, answersOf(t, begin(t, s, true, request(4))))
-		at.Store(nil)
+		h.desk.panicAt("")
 		c := begin(t, s, true, request(5))
 		h.desk.last().say(c, response(5))
 		if answers := answersOf(t, c); len(answers) != 1 || !strings.Contains(string(answers[0]), "result") {
@@ -151,23 +112,23 @@ func TestBackendPanics(t *testing.T) {
 	if h.Calls() != 0 || s.use.calls.Load() != 0 {
 		t.Errorf("%d calls, %d in the session", h.Calls(), s.use.calls.Load())
 	}
-	b.close.Store(always)
+	h.desk.closePanics.Store(true)
 	h.close()
 }
 
 // The list of tools is read on a goroutine of the session.
 func TestListingPanics(t *testing.T) {
 	t.Parallel()
-	h, b := brittleHouse(t, Options{})
+	h := newHouse(t, Options{}, nil)
 	defer h.close()
 	s := h.open("")
 	method := "tools/list"
-	b.deliver.Store(&method)
+	h.desk.deliverPanics.Store(&method)
 	m := mcptest.Parse(request(1))
 	if s.Tools.Light(t.Context(), &m, nil) {
 		t.Error("light")
 	}
-	b.deliver.Store(nil)
+	h.desk.deliverPanics.Store(nil)
 	h.desk.tools = `{"name":"x","annotations":{"readOnlyHint":true}}`
 	mcptest.Eventually(t, "the tools to be read again", time.Minute, func() bool { return s.Tools.Light(t.Context(), &m, nil) })
 }
@@ -193,7 +154,6 @@ func (nothing) Open(context.Context, backend.Start, backend.Sink) (backend.Conn,
 // whichever node they run, and no other node is lost.
 func TestTakeOverPanics(t *testing.T) {
 	t.Parallel()
-	method := "initialize"
 	for _, what := range []string{"open", "deliver"} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -204,18 +164,12 @@ func TestTakeOverPanics(t *testing.T) {
 			other := a.open("bob")
 			wait := begin(t, other, false, safeRequest(1))
 			a.kill()
-			brittle := &brittle{desk: b.desk}
-			b.backend = brittle
-			at := &brittle.open
-			if what == "deliver" {
-				at = &brittle.deliver
-			}
-			at.Store(&method)
+			b.desk.panicAt(what)
 			taken := b.take(s)
 			wantTexts(t, "run again", readAll(t, taken, c.Number()), `-32010,"message":"outcome unknown: `)
 			wantTexts(t, "lost", readAll(t, taken, lost.Number()), lostWith)
 			mcptest.Eventually(t, "the calls to end", time.Minute, func() bool { return b.Calls() == 0 && taken.use.calls.Load() == 0 })
-			at.Store(nil)
+			b.desk.panicAt("")
 			again := b.take(other)
 			var link *deskConn
 			mcptest.Eventually(t, "the other's backend", time.Minute, func() bool {
@@ -337,10 +291,7 @@ func TestReentrant(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{}, nil)
 	h.backend = reentrant{}
-	s, err := h.New(newRequest(), caller.Principal{}, false, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := mcptest.Must(h.New(newRequest(), caller.Principal{}, false, nil))(t)
 	for _, light := range []bool{true, false} {
 		c := begin(t, s, light, request(1))
 		if n := c.Number(); n != 0 {

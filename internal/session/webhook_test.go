@@ -78,10 +78,7 @@ func failure(id int) string {
 // attach reads a stream from its beginning.
 func attach(t testing.TB, s *Session, number uint64) *reading.Reader {
 	t.Helper()
-	r, err := s.Read(t.Context(), number, 0, 0, make(chan struct{}, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := mcptest.Must(s.Read(t.Context(), number, 0, 0, make(chan struct{}, 1)))(t)
 	return r
 }
 
@@ -301,11 +298,8 @@ func TestEndedFailed(t *testing.T) {
 func TestEndedNotStored(t *testing.T) {
 	t.Parallel()
 	for name, refuse := range map[string]func([]stream.Record) error{"full": full, "broken": brokenDisk} {
-		b, d := &bell{}, &disk{}
-		h := newHouse(t, Options{OnEnded: b.ended}, func(st stream.Store) stream.Store {
-			d.Store = st
-			return d
-		})
+		b := &bell{}
+		h, d := diskHouse(t, Options{OnEnded: b.ended})
 		s := h.open("")
 		c := begin(t, s, false, hookedRequest(1), hookedRequest(2))
 		attach(t, s, c.Number()).Detach(true, true, false)
@@ -318,7 +312,6 @@ func TestEndedNotStored(t *testing.T) {
 			t.Errorf("%s: rang %q", name, got)
 		}
 		d.set(nil)
-		h.close()
 	}
 }
 
