@@ -2,11 +2,13 @@ package session
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
 	"holdfast/internal/caller"
 	"holdfast/internal/engine/memory"
+	"holdfast/internal/feature/hosts"
 	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -45,12 +47,16 @@ func TestHoldsInitialize(t *testing.T) {
 	check("after an initialize that is not kept")
 }
 
-// An initialize replaces one that the server has refused, also in whether its client can resume requests.
+// An initialize replaces one that the server has refused, also in whether its client can resume requests. The host is known by the request that began
+// the session, for each of them.
 func TestInitializesAgain(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, Options{}, nil)
+	var agents []string
+	h := newHouse(t, Options{Host: func(_, agent string) hosts.Host { agents = append(agents, agent); return hosts.Host{} }}, nil)
 	defer h.close()
-	s, err := h.New(newRequest(), caller.Principal{}, false, nil)
+	r := newRequest()
+	r.Header.Set("User-Agent", "host/1")
+	s, err := h.Reserve(r, caller.Principal{}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,5 +73,12 @@ func TestInitializesAgain(t *testing.T) {
 	h.desk.last().say(c, answer(2))
 	if got := readAll(t, s, c.Number()); len(got) != 1 || s.Resumes() != nil {
 		t.Errorf("got %q; resumes: %v", got, s.Resumes() != nil)
+	}
+	if s, err = h.New(r, caller.Principal{}, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	initialize(`{}`)
+	if !slices.Equal(agents, []string{"host/1", "host/1", "host/1"}) {
+		t.Errorf("the host is told by %q", agents)
 	}
 }
