@@ -35,6 +35,8 @@ type holding struct {
 	keeper keeper // nil: nothing is counted
 	lease  *stream.Lease
 
+	initialize int64 // bytes that the initialize request is counted with; guarded by Session.mu
+
 	mu   sync.Mutex    // taken after all other locks
 	subs subscriptions // nil if there are none
 }
@@ -52,6 +54,14 @@ func (h *holding) mustKeep(n int64) {
 	if h.keeper != nil && n != 0 {
 		h.keeper.MustHold(*h.lease, n)
 	}
+}
+
+// keepsInitialize counts an initialize request of a size, which is kept from now on, in the place of the one before. Session.mu is held, or no
+// other goroutine knows the session.
+func (h *holding) keepsInitialize(size int) {
+	before := h.initialize
+	h.initialize = initializeCost(size)
+	h.mustKeep(h.initialize - before)
 }
 
 // errNoMemory refuses requests that would be kept for as long as the session.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"holdfast/internal/caller"
@@ -13,6 +14,12 @@ import (
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
+
+// A counter is a [keeper] with room for all.
+type counter struct{ atomic.Int64 }
+
+func (c *counter) Hold(_ stream.Lease, n int64) bool { c.Add(n); return true }
+func (c *counter) MustHold(_ stream.Lease, n int64)  { c.Add(n) }
 
 // A session counts the bytes of the initialize request that it keeps, whatever became of the requests that came with it, or of others.
 func TestHoldsInitialize(t *testing.T) {

@@ -308,7 +308,7 @@ func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message, pass *limit.Pass)
 			rq.boundOpening(m.Method)
 		}
 		if m.Method == protocol.MethodInitialize && (s.backend.initialize == nil || s.revision == "") { // one that has failed counts no more
-			s.held.mustKeep(initializeCost(len(m.Raw)) - initializeCost(len(s.backend.initialize)))
+			s.held.keepsInitialize(len(m.Raw))
 			s.takeInitialize(bytes.Clone(m.Raw), m.Params) // a copy: the session must not hold the body
 		}
 		c.begins(rq.id, m)

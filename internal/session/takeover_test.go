@@ -802,9 +802,16 @@ func TestTakeOverInitialize(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2024-11-05","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)
+	initialize := `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2024-11-05","capabilities":{"roots":{},"sampling":{},"elicitation":{}},` +
+		`"clientInfo":{"name":"` + strings.Repeat("n", 2*shortInitialize) + `"}}}`
+	begin(t, s, true, initialize)
 	a.kill()
+	var keeps counter
+	b.keeper = &keeps
 	taken := b.take(s)
+	if got, want := keeps.Load(), sessionCost+initializeCost(len(initialize)); got != want {
+		t.Errorf("%d bytes are counted, of %d", got, want)
+	}
 	wantTexts(t, "initialize", readSome(t, taken, 0, 1), `"protocolVersion":"2025-11-25"`)
 	if taken.Revision() != "2025-11-25" || b.desk.opened() != 1 {
 		t.Errorf("revision %q, %d backends", taken.Revision(), b.desk.opened())
