@@ -257,7 +257,8 @@ func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message, pass *limit.Pass)
 	if s.isClosed() || s.use.lost.Load() {
 		return s.goneError()
 	}
-	if err := s.tenant.checkMemory(s.m.opts.Flight, msgs); err != nil {
+	restored := s.taken && s.state() == sessionOpening // they have begun, and are not refused
+	if err := s.tenant.checkMemory(s.m.opts.Flight, msgs); err != nil && !restored {
 		return err
 	}
 	q := &s.requests
@@ -320,7 +321,7 @@ func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message, pass *limit.Pass)
 		}
 	}
 	if s.events.areTold() { // once all requests were added
-		s.events.watch(c, msgs, s.revision, s.taken && s.state() == sessionOpening)
+		s.events.watch(c, msgs, s.revision, restored)
 	}
 	return nil
 }
