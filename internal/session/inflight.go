@@ -234,9 +234,7 @@ func (rq *inflight) cancel() {
 func (rq *inflight) ended() {
 	s := rq.call.s
 	if rq.call.IsOver() && (s.single || rq.call.client.isOpen()) { // in a single session the standalone stream counts the open questions
-		for _, r := range s.asked.dropCall(rq.call) { // else the backend would wait for an answer for ever
-			r.link.refuse(jsonrpc.Message{ID: r.id, Method: r.method}, "the call that it belonged to is over")
-		}
+		s.asked.refuseOf(rq.call)
 	}
 	rq.call.untold().Flush()
 	s.m.dismiss(s, 1)
