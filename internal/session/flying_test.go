@@ -211,3 +211,33 @@ func TestFlights(t *testing.T) {
 		t.Errorf("%d calls are stranded after their end", n)
 	}
 }
+
+// A question that a call would pass on to the client of a request like it, which has ended meanwhile, stays the question of the call: its client
+// can answer it, and the server is not left without an answer.
+func TestSaysToEnded(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, Options{}, nil)
+	defer h.close()
+	s := h.open("")
+	link := h.desk.last()
+	first, again := begin(t, s, false, request(1)), begin(t, s, false, request(2))
+	link.say(again, answer(2))
+	link.say(first, `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`)
+	asked := []byte(firstOf(t, s, first.Number(), 1)[0])
+	id := jsonrpc.Field(asked, "id")
+	flightCall{again}.Say([]byte("2"), asked, id)
+	first.Withdraw("its client has left")
+	for {
+		select {
+		case in := <-link.in:
+			if in.Kind == jsonrpc.Response {
+				if string(in.ID) != `"q"` || in.Error == nil {
+					t.Errorf("the server got %s", in.Raw)
+				}
+				return
+			}
+		case <-time.After(time.Minute):
+			t.Fatal("the server waits for an answer for ever")
+		}
+	}
+}
