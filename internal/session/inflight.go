@@ -369,7 +369,7 @@ func (s *Session) cancel(id []byte) (tell bool) {
 	if rq == nil {
 		return false
 	}
-	ours := rq.ours
+	tell = rq.sent && !rq.ours
 	rq.cancel()
-	return !ours
+	return tell
 }
