@@ -24,7 +24,7 @@ type patience struct {
 	at    time.Duration // when the timer is due, by the manager's clock; 0: it is not set
 }
 
-// longestAgent bounds what is kept of a User-Agent, in bytes: its first product is enough.
+// longestAgent bounds the part of a User-Agent that is kept, in bytes: its first product is enough.
 const longestAgent = 128
 
 // from takes in the request that begins the session, which no other goroutine knows yet.
