@@ -344,7 +344,7 @@ func (a *answer) message(m jsonrpc.Message) error {
 				return nil
 			}
 		case protocol.MethodCancelled:
-			m = k.c.requests.withdrawn(m)
+			m = k.c.requests.withdrawn(k, m)
 		}
 		if !k.c.goesBack(k, m) {
 			k.c.deliver(k, m)

@@ -57,7 +57,7 @@ func (s *serverRequests) add(k *call, m *jsonrpc.Message, newID func() []byte) (
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, old := s.stale[key]; old {
-		if other := s.renamed(key); other != "" && s.open[other].call == k {
+		if other := s.renamed(k, key); other != "" && s.open[other].call == k {
 			return false, false // the host has it
 		}
 		rq.id, m.ID = m.ID, newID()
@@ -189,21 +189,23 @@ func (s *serverRequests) takesReply() bool {
 	return true
 }
 
-// renamed returns the key of the request that the server knows by an id, and the host by another one; "" if there is none. s.mu is held.
-func (s *serverRequests) renamed(id string) string {
+// renamed returns the key of the request that the server knows by an id, and the host by another one; "" if there is none. Of several,
+// as of a server that begins its ids anew in each call, it is that of the call k, if one is. s.mu is held.
+func (s *serverRequests) renamed(k *call, id string) (found string) {
 	for key, rq := range s.open {
-		if rq.id != nil && string(jsonrpc.Key(rq.id)) == id {
-			return key
+		if rq.id != nil && string(jsonrpc.Key(rq.id)) == id && (found == "" || rq.call == k) {
+			found = key
 		}
 	}
-	return ""
+	return found
 }
 
-// withdrawn forgets a request that the server has taken back by the notification m. It returns m with the id that the host knows.
-func (s *serverRequests) withdrawn(m jsonrpc.Message) jsonrpc.Message {
+// withdrawn forgets a request that the server has taken back by the notification m, which came on the stream of the call k; nil: on the
+// standalone one. It returns m with the id that the host knows.
+func (s *serverRequests) withdrawn(k *call, m jsonrpc.Message) jsonrpc.Message {
 	id := jsonrpc.Field(m.Params, "requestId")
 	s.mu.Lock()
-	if other := s.renamed(string(jsonrpc.Key(id))); other != "" {
+	if other := s.renamed(k, string(jsonrpc.Key(id))); other != "" {
 		id = []byte(other)
 		m.Raw, _ = jsonrpc.Set(m.Raw, id, "params", "requestId")
 		m = protocol.Parsed(m.Raw, m)

@@ -323,7 +323,7 @@ func (c *Conn) notification(k *call, m jsonrpc.Message) {
 			return
 		}
 	case protocol.MethodCancelled:
-		m = c.requests.withdrawn(m)
+		m = c.requests.withdrawn(k, m)
 	}
 	if !c.goesBack(k, m) {
 		c.deliver(k, m)

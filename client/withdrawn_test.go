@@ -52,3 +52,45 @@ func TestWithdrawnUnderAnotherID(t *testing.T) {
 		}
 	}
 }
+
+// Where calls that run beside each other have each asked under one id, the withdrawal is that of the call on whose stream it comes.
+func TestWithdrawnInItsCall(t *testing.T) {
+	t.Parallel()
+	const question = `{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":{}}`
+	asked, end := make(chan struct{}), make(chan struct{})
+	url := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		m, perr := jsonrpc.Parse(body)
+		if err != nil || perr != nil || m.Kind != jsonrpc.Request {
+			w.WriteHeader(http.StatusMethodNotAllowed)
+			return
+		}
+		event(w, question)
+		switch string(m.ID) {
+		case "1":
+		case "2":
+			<-asked
+			fmt.Fprint(w, "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{\"requestId\":7}}\n\n")
+		default:
+			<-end
+		}
+		fmt.Fprintf(w, "data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{}}\n\n", m.ID)
+	}))
+	c := newRaw(t, url, client.Options{Transport: client.HTTP})
+	defer close(end)
+	call := func(id int) jsonrpc.Message {
+		c.send(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"x"}}`, id)
+		return c.until(func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Request })
+	}
+	call(1) // ends, so that the host knows the others' questions by other ids
+	c.until(func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Response })
+	second := call(2)
+	for id := range 8 {
+		call(3 + id)
+	}
+	close(asked)
+	m := c.until(func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Notification })
+	if want := `{"requestId":` + string(second.ID) + `}`; !strings.Contains(string(m.Raw), want) {
+		t.Errorf("the host gets %s, want the withdrawal of %s", m.Raw, second.ID)
+	}
+}

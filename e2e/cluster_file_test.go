@@ -91,7 +91,7 @@ func TestFile(t *testing.T) {
 // and port, as in an update. Short calls end before it stops. Of longer calls, those that are
 // retry-safe run again after the restart, and the outcome of others is unknown. Calls that come
 // meanwhile are refused with a Retry-After: our client comes back by itself, and the official
-// client's session can be used again. (Failure 8)
+// client's session can be used again. A client that listens stays connected. (Failure 8)
 func TestFileTerminated(t *testing.T) {
 	testlong.Only(t, "its calls outlive a drain of 3 s")
 	t.Parallel()
@@ -119,6 +119,13 @@ func TestFileTerminated(t *testing.T) {
 	for _, q := range requests {
 		mcptest.Eventually(t, "the calls run", 20*time.Second, func() bool { return f.runs(q.args.ID) == 1 })
 	}
+	listening := mcptest.Must(idle.send(ctx, "GET", nil, ""))(t)
+	left := make(chan struct{})
+	go func() {
+		defer close(left)
+		_, _ = io.Copy(io.Discard, listening.Body)
+		listening.Body.Close()
+	}()
 
 	n.signal(syscall.SIGTERM)
 	began := time.Now()
@@ -136,7 +143,12 @@ func TestFileTerminated(t *testing.T) {
 		}
 		return resp.StatusCode != http.StatusOK
 	})
-	// But a request for a list, which is answered from memory, is served.
+	select {
+	case <-left:
+		t.Error("the stream of a client that listens ended before the node")
+	default:
+	}
+	// A request for a list, which is answered from memory, is served.
 	if status, said := status(t, idle, "POST", nil, `{"jsonrpc":"2.0","id":"l","method":"tools/list"}`); status != http.StatusOK {
 		t.Errorf("a list while the node was ending: %d: %s", status, said)
 	}

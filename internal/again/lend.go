@@ -144,19 +144,19 @@ func (t *Calls) Lend(ctx context.Context, query []byte, w io.Writer) (found bool
 		return false
 	}
 	keys := like.KeysAt(likeness.Digest(q.Talk), likeness.Digest(q.Client))
-	of, call, reason := t.takeFlying(ctx, keys, &q)
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	l := &loan{stop: stop}
+	t.loans.Store(q.Name, l) // before the call is taken: the client may cancel the request while this node waits for the call
+	defer t.loans.Delete(q.Name)
+	of, call, reason := t.takeFlying(ctx, keys, &q, l)
 	if of == nil {
 		return q.Left && t.flying.allWait(keys) && writeFrame(w, frameWaits, nil) == nil
 	}
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
 	if call != nil {
 		t.goesFar(call.Standing())
 	}
-	l := &loan{stop: stop}
-	t.loans.Store(q.Name, l)
 	whole := t.lend(ctx, of, call, reason, w)
-	t.loans.Delete(q.Name)
 	switch {
 	case whole:
 	case !l.cancelled.Load():
@@ -170,8 +170,8 @@ func (t *Calls) Lend(ctx context.Context, query []byte, w io.Writer) (found bool
 // landsWithin is how long a node that is asked for a call waits until it is stranded, if the call's client has left.
 const landsWithin = 500 * time.Millisecond
 
-// takeFlying takes a stranded call, as take does, and waits for a call in flight that its client has left.
-func (t *Calls) takeFlying(ctx context.Context, keys likeness.Keys, q *loanQuery) (*stranded, Call, likeness.Reason) {
+// takeFlying takes a stranded call, as take does, and waits for a call in flight that its client has left, also to cancel it, if the loan is cancelled.
+func (t *Calls) takeFlying(ctx context.Context, keys likeness.Keys, q *loanQuery, l *loan) (*stranded, Call, likeness.Reason) {
 	found := keys
 	if q.Safe {
 		found[likeness.Asked] = likeness.Digest{}
@@ -180,7 +180,7 @@ func (t *Calls) takeFlying(ctx context.Context, keys likeness.Keys, q *loanQuery
 	for {
 		leaves := !q.Left && t.leaves(found, time.Since(came) < strandsWithin) // asked first: the call may be stranded meanwhile
 		of, call, reason := t.take(keys, q.Safe, came, nil)
-		if of != nil || !leaves || ctx.Err() != nil || time.Since(came) > landsWithin {
+		if of != nil || !leaves || ctx.Err() != nil && !l.cancelled.Load() || time.Since(came) > landsWithin {
 			return of, call, reason
 		}
 		time.Sleep(wait)

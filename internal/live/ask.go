@@ -213,7 +213,7 @@ func (l *Live) release(at place) {
 	}
 }
 
-// askLife reads the life of a call, until ctx is done or the call's node refuses.
+// askLife reads the life of a call, until ctx is done or the call's node does not know it.
 func (l *Live) askLife(ctx context.Context, f *feed, at place) {
 	for {
 		res, err := l.ask(ctx, http.MethodGet, at.node, pathLife+"?call="+strconv.FormatUint(at.id, 10), nil)
@@ -232,7 +232,8 @@ func (l *Live) askLife(ctx context.Context, f *feed, at place) {
 				})
 			}
 			_ = res.Body.Close()
-			if res.StatusCode != http.StatusOK {
+			switch res.StatusCode {
+			case http.StatusNotFound, http.StatusBadRequest: // it has no such call, or is of an older build
 				return
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -265,6 +266,28 @@ func TestNodesThatDoNotTell(t *testing.T) {
 func (l *Live) viewOf(chosen string) *view {
 	v := l.view(chosen)
 	return &v
+}
+
+// A node that could not tell the life of a call, as too many nodes asked, is asked again.
+func TestLifeAskedAgain(t *testing.T) {
+	t.Parallel()
+	f := newNodes(t, "a", "c")
+	w := begin(f.pages["a"], "s", "count")
+	w.Stored(7)
+	w.Append(7, observe.Appended{Seq: 1, Data: []byte(`{"method":"notifications/message"}`)})
+	tells := f.servers["a"].Config.Handler
+	var asked atomic.Int32
+	f.servers["a"].Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == pathLife && asked.Add(1) == 1 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		tells.ServeHTTP(w, r)
+	})
+	f.open("c").until("the life is shown", "a:1", func(v *view) bool { return v.Life != nil && len(v.Life.Ticks) == 1 })
+	if n := asked.Load(); n != 2 {
+		t.Errorf("the node was asked %d times", n)
+	}
 }
 
 // While no page is open, the node asks no other node.

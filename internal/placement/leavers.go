@@ -2,7 +2,7 @@ package placement
 
 import (
 	"context"
-	"maps"
+	"slices"
 	"sync"
 	"time"
 )
@@ -10,20 +10,23 @@ import (
 // leavers are the clients that have left other nodes, and the light calls to cancel when
 // such a client leaves. The methods may be called concurrently.
 type leavers struct {
-	mu   sync.Mutex
-	left map[string]time.Time // when
-	// waiting cancels the light call of a forwarded request, by the request's name.
-	waiting map[string]context.CancelFunc
+	mu sync.Mutex
+	// When they left, in two generations: when the younger one is leftFor old, or full, the older one is forgotten.
+	left, leftBefore map[string]time.Time
+	since            time.Time // when the younger generation began
+	// waiting cancels the light calls of a forwarded request, by the request's name: if the connection between the nodes has broken, the
+	// request comes twice.
+	waiting map[string][]*context.CancelFunc
 }
 
 // requestLeft notes that the client of a forwarded request has left, and cancels its light call.
 func (l *leavers) requestLeft(request string) {
 	l.note(request) // for a request that comes later
 	l.mu.Lock()
-	leave := l.waiting[request]
+	all := slices.Clone(l.waiting[request])
 	l.mu.Unlock()
-	if leave != nil {
-		leave()
+	for _, leave := range all {
+		(*leave)()
 	}
 }
 
@@ -39,9 +42,9 @@ func (l *leavers) watch(ctx context.Context, request string) (_ context.Context,
 	ctx, leave := context.WithCancel(ctx)
 	l.mu.Lock()
 	if l.waiting == nil {
-		l.waiting = make(map[string]context.CancelFunc)
+		l.waiting = make(map[string][]*context.CancelFunc)
 	}
-	l.waiting[request] = leave
+	l.waiting[request] = append(l.waiting[request], &leave)
 	l.mu.Unlock()
 	if l.hasLeft(request, began.Add(-leftFor)) {
 		leave()
@@ -50,15 +53,17 @@ func (l *leavers) watch(ctx context.Context, request string) (_ context.Context,
 		leave()
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		delete(l.waiting, request)
+		rest := slices.DeleteFunc(l.waiting[request], func(one *context.CancelFunc) bool { return one == &leave })
+		if l.waiting[request] = rest; len(rest) == 0 {
+			delete(l.waiting, request)
+		}
 	}
 }
 
-// leftFor is how long a node remembers that a client left another node. It
-// removes clients that left longer ago once it remembers mostRemembered.
+// leftFor is how long a node remembers that a client left another node, at the least, unless mostRemembered others have left since.
 const (
 	leftFor        = 10 * time.Second
-	mostRemembered = 1 << 10
+	mostRemembered = 1 << 16
 )
 
 // note notes that a client, or the client of a request, has left another node. Messages
@@ -66,13 +71,11 @@ const (
 func (l *leavers) note(from string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.left) >= mostRemembered {
-		maps.DeleteFunc(l.left, func(_ string, at time.Time) bool { return time.Since(at) > leftFor })
+	now := time.Now()
+	if l.left == nil || len(l.left) >= mostRemembered || now.Sub(l.since) > leftFor {
+		l.left, l.leftBefore, l.since = make(map[string]time.Time), l.left, now
 	}
-	if l.left == nil {
-		l.left = make(map[string]time.Time)
-	}
-	l.left[from] = time.Now()
+	l.left[from] = now
 }
 
 // HasLeft reports whether a client is known to have left another node since a time.
@@ -83,5 +86,8 @@ func (l *leavers) hasLeft(from string, since time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	at, ok := l.left[from]
+	if !ok {
+		at, ok = l.leftBefore[from]
+	}
 	return ok && !at.Before(since)
 }

@@ -35,20 +35,20 @@ type ended struct {
 
 	lines, expired int // lines read of the file, and those of them that had expired
 
-	refused map[stream.SessionKey]struct{} // see [Keeper.Refuse]
+	refused, refusedBefore map[stream.SessionKey]struct{} // two generations: see [Keeper.Refuse]
 }
 
-// mostRefused bounds how many sessions Refuse remembers.
-const mostRefused = 4096
+// mostRefused bounds how many sessions Refuse remembers, in each of two generations: when the younger one is full, the older one is forgotten.
+const mostRefused = 2048
 
 // Refuse keeps this node from reviving a session that has not begun, as its client knows. It may forget that once mostRefused
-// sessions are refused.
+// others are refused.
 func (k *Keeper) Refuse(key stream.SessionKey) {
 	e := &k.ended
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.refused) >= mostRefused || e.refused == nil {
-		e.refused = make(map[stream.SessionKey]struct{})
+		e.refused, e.refusedBefore = make(map[stream.SessionKey]struct{}), e.refused
 	}
 	e.refused[key] = struct{}{}
 }
@@ -93,7 +93,8 @@ func (e *ended) has(key stream.SessionKey, began time.Time) bool {
 	defer e.mu.Unlock()
 	_, ok := e.began[key]
 	_, refused := e.refused[key]
-	return ok || refused || began.Unix() <= e.floor
+	_, before := e.refusedBefore[key]
+	return ok || refused || before || began.Unix() <= e.floor
 }
 
 func formatTime(t time.Time) []byte { return strconv.AppendInt(nil, t.Unix(), 10) }

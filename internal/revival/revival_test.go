@@ -175,6 +175,20 @@ func TestManyEnded(t *testing.T) {
 	}
 }
 
+// A session that was refused just now is not revived, however many others were refused before it.
+func TestManyRefused(t *testing.T) {
+	t.Parallel()
+	k := revival.New(revival.Options{Life: time.Hour, Keys: []sessionid.Key{{1}}})
+	for i := range 10_000 {
+		k.Refuse(stream.SessionKey(fmt.Sprint(i)))
+		for _, n := range []int{i, max(0, i-1000)} {
+			if !isEnded(t, k, stream.SessionKey(fmt.Sprint(n)), time.Now()) {
+				t.Fatalf("of %d sessions that were refused, number %d is revived", i, n)
+			}
+		}
+	}
+}
+
 // If a directory cannot be used, sessions are revived while the process lives.
 func TestNoDirectory(t *testing.T) {
 	t.Parallel()

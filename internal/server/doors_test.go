@@ -4,11 +4,14 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"holdfast/internal/feature/webhook"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
+	"holdfast/internal/session"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 )
@@ -186,4 +189,51 @@ func TestDoorsAlone(t *testing.T) {
 		t.Errorf("with another worker: %d %s", r.status, r.body)
 	}
 	wantNothing(t, f.nodes[:1])
+}
+
+// TestDoorToldLost loses the worker of a call with a webhook, of revision 2026-07-28 and of a tool that may be called again: another worker
+// takes the call over, and makes it again. The door does not make it a third time, as the webhook would get a message for each.
+func TestDoorToldLost(t *testing.T) {
+	testlong.Only(t, "the webhook waits for a client that comes back")
+	t.Parallel()
+	var told atomic.Int32
+	safe := func(tool string) bool { return tool == "safe_hold" }
+	worker := config{server: server.Options{Role: server.RoleWorker}, silence: time.Second}
+	worker.session = session.Options{Safe: safe, OnEnded: func(webhook.Ended) bool { told.Add(1); return true }}
+	door := worker
+	door.server.Role = server.RoleDoor
+	f := newFarm(t, 2, worker)
+	at := f.start(door)
+	mcptest.Eventually(t, "the door to know the workers", time.Minute, func() bool { return len(at.member.Peers()) == 2 })
+	w := (&peer{n: at.node}).modernOpen("tools/call", "safe_hold", `{"name":"safe_hold","arguments":{"key":"k"}}`, `{},"holdfast/webhook":{"url":"https://h"}`)
+	mcptest.Eventually(t, "the call to run", time.Minute, func() bool { return f.runs("k") == 1 })
+	lost, other := f.nodes[0], f.nodes[1]
+	if other.runs("k") == 1 {
+		lost, other = other, lost
+	}
+	lost.kill()
+	answered := make(chan reply)
+	go func() { answered <- w.all() }()
+	var r *reply
+	mcptest.Eventually(t, "an answer and a webhook", time.Minute, func() bool {
+		other.script.mu.Lock()
+		held := other.script.held
+		other.script.held = nil
+		other.script.mu.Unlock()
+		for _, x := range held {
+			x.Result([]byte(`{"content":[]}`))
+		}
+		select {
+		case got := <-answered:
+			r = &got
+		default:
+		}
+		return r != nil && told.Load() > 0
+	})
+	if !strings.Contains(lastSaid(*r), fmt.Sprint(codeUnknown)) {
+		t.Errorf("%d %s", r.status, r.body)
+	}
+	if runs := f.runs("k"); runs != 2 || told.Load() != 1 {
+		t.Errorf("it ran %d times; the webhook was told %d times", runs, told.Load())
+	}
 }

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -201,13 +202,16 @@ func TestDrainAlone(t *testing.T) {
 }
 
 // TestDrainAloneServes drains the only node while a call is in flight. Meanwhile it refuses calls
-// of tools, but serves listening clients and requests without effects, such as lists: 503 is the
+// of tools, but serves listening clients, whose streams stay open, and requests without effects, such as lists: 503 is the
 // end of a session for some clients.
 func TestDrainAloneServes(t *testing.T) {
 	t.Parallel()
-	f := newFarm(t, 1, config{server: server.Options{Retry: 10 * time.Millisecond}})
+	const often = 10 * time.Millisecond
+	f := newFarm(t, 1, config{server: server.Options{Retry: often, KeepAlive: often, DrainSpread: time.Millisecond}})
 	n := f.nodes[0]
 	busy, idle := n.connect("2025-11-25", nil), n.connect("2025-11-25", nil)
+	began := time.Now()
+	ears := bufio.NewReader(n.connect("2025-11-25", nil).open("GET", "/mcp", "").head().Body)
 	w := busy.open("POST", "/mcp", call("hold", `{}`))
 	w.head()
 	mcptest.Eventually(t, "the call to run", time.Minute, func() bool { return n.sessions.Calls() == 1 })
@@ -232,6 +236,15 @@ func TestDrainAloneServes(t *testing.T) {
 		}
 		if r := p.open("GET", "/mcp", "").head(); r.StatusCode != http.StatusOK {
 			t.Errorf("%s: who listens gets %d", what, r.StatusCode)
+		}
+	}
+	for most := 10 + int(time.Since(began)/often); most > 0; { // more comments than were written before it was drained
+		line, err := ears.ReadString('\n')
+		if err != nil {
+			t.Fatalf("the stream of who listened before: %v", err)
+		}
+		if strings.HasPrefix(line, ":") {
+			most--
 		}
 	}
 	select {

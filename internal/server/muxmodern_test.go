@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -11,8 +12,10 @@ import (
 
 	"holdfast/backend/message"
 	"holdfast/internal/mcptest"
+	"holdfast/internal/observe"
 	"holdfast/internal/server"
 	"holdfast/internal/server/modernfront"
+	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 )
 
@@ -225,11 +228,23 @@ func TestDuplexModernDrain(t *testing.T) {
 	}
 }
 
-// A call that was cut can be resumed, and cancelled, at another node.
+// A forwarder is an observer that counts the notifications that other nodes have taken.
+type forwarder struct{ taken atomic.Int64 }
+
+func (*forwarder) Began(*observe.Call, []byte) observe.CallObserver { return nil }
+
+func (f *forwarder) Happened(e observe.Event) {
+	if passed, ok := e.(observe.RequestPassed); ok && passed.Status == http.StatusAccepted {
+		f.taken.Add(1)
+	}
+}
+
+// A call that was cut can be resumed, and cancelled, at another node. The cancellation counts as a request that the other node has answered.
 func TestDuplexModernElsewhere(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
-		f := newFarm(t, 2, config{})
+		var forwards forwarder
+		f := newFarm(t, 2, config{session: session.Options{Shared: session.Shared{Observers: observe.Observers{&forwards}}}})
 		begin := func(id string) (resume string, held *message.Exchange) {
 			c := open(f.nodes[0].node, 0)
 			c.plain = true
@@ -253,5 +268,6 @@ func TestDuplexModernElsewhere(t *testing.T) {
 		c.hears("notifications/requests/resumePolicy")
 		c.say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
 		mcptest.Eventually(t, "the call to be cancelled", time.Minute, func() bool { return f.nodes[0].sessions.Calls() == 0 })
+		mcptest.Eventually(t, "the cancellation to be counted", time.Minute, func() bool { return forwards.taken.Load() == 1 })
 	})
 }

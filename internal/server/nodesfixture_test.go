@@ -88,7 +88,7 @@ func (f *farm) start(c config) *farmNode {
 	n := &farmNode{
 		node:   &node{t: f.t, script: newScript(), store: memory.New(memory.Options{}), lists: c.backend == nil},
 		handle: handle,
-		store:  durable.New(handle, durable.Options{Patience: cmp.Or(c.patience, 10*time.Second), Logger: c.server.Logger}),
+		store:  durable.New(handle, durable.Options{Patience: cmp.Or(c.patience, 10*time.Second), Keep: c.memory.Keep, Logger: c.server.Logger}),
 	}
 	var err error
 	var bus cluster.Bus = n.store

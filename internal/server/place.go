@@ -263,6 +263,9 @@ func (p *placed) Continue(to *placement.Answer, s *session.Session) error {
 func (p *placed) Repeatable() bool {
 	x := p.x
 	key, _ := exchange.KeyOf(x.HTTP, x.Msgs)
+	if key == "" && x.Purpose == exchange.ForModern && p.h.sessions.Tools.TellsOthers(x.Msgs) {
+		return false // it is made again with its session, and a webhook would be told of both
+	}
 	return x.Muxed && !x.Unsafe || key != "" && !x.Pair() || p.h.sessions.Tools.Repeatable(x.Principal.Server(), x.Msgs)
 }
 

@@ -144,26 +144,30 @@ func (f flightCall) with(id []byte, do func(*inflight)) {
 
 func (f flightCall) Begins(id []byte) { f.with(id, (*inflight).delivered) }
 
-// Say implements [again.Call]. If the request has passed to an heir, the heir says the message.
+// Say implements [again.Call]. If the request has passed to an heir, the heir says the message. A question of a request that has ended
+// stays one of the other call.
 func (f flightCall) Say(id, data, asks []byte) {
-	s, to := f.s, f.Call
-	var from *Call
+	s := f.s
+	var to, from *Call
 	s.requests.locked(func() {
-		if rq := s.requests.of(f.Call, id); rq != nil {
-			to = rq.call
+		rq := s.requests.of(f.Call, id)
+		if rq == nil {
+			return
 		}
-		if asks != nil {
+		if to = rq.call; asks != nil {
 			number, _ := s.parseAskedID(asks)
 			from = s.asked.redirect(number, to)
 		}
 	})
-	if asks != nil && from == nil { // the question was answered meanwhile
+	if to == nil || asks != nil && from == nil { // the request has ended, or the question was answered, meanwhile
 		return
 	}
 	if from != nil && from != to {
 		from.client.answered()
 	}
-	to.emit(data, asks != nil)
+	if !to.emit(data, asks != nil) && asks != nil {
+		s.asked.refuseOf(to)
+	}
 }
 
 func (f flightCall) Answer(id, response []byte) { f.AnswerOwn(id, response) }

@@ -163,6 +163,7 @@ func (o logOwner) unanswered(c *Call) [][]byte {
 	c.pending = nil
 	c.end()
 	c.mu.Unlock()
+	o.s.asked.refuseOf(c)
 	o.s.log.EachUnstored(c, func(x *entry) { ids = responseID(ids, x) })
 	return ids
 }

@@ -89,6 +89,32 @@ func unknown(t *testing.T, answers []string, ids ...string) {
 	}
 }
 
+// When the store refuses a call's messages, the server gets an error for the questions to the call's client, which will not answer them: those
+// that the store has, and the one that it refuses.
+func TestRefusedQuestions(t *testing.T) {
+	t.Parallel()
+	h, d := diskHouse(t)
+	s := h.open("")
+	link := h.desk.last()
+	c := begin(t, s, false, request(1))
+	link.next(t, "tools/call")
+	link.say(c, `{"jsonrpc":"2.0","id":"first","method":"elicitation/create","params":{}}`)
+	d.set(full)
+	link.say(c, `{"jsonrpc":"2.0","id":"second","method":"elicitation/create","params":{}}`)
+	waits := map[string]bool{`"first"`: true, `"second"`: true}
+	for range 2 {
+		select {
+		case in := <-link.in:
+			if !waits[string(in.ID)] || in.Error == nil {
+				t.Errorf("the server got %s", in.Raw)
+			}
+			delete(waits, string(in.ID))
+		case <-time.After(time.Minute):
+			t.Fatalf("the server waits for ever for answers to %v", waits)
+		}
+	}
+}
+
 const big = `{"jsonrpc":"2.0","id":1,"result":{"text":"%s"}}`
 
 // When the store refuses a call's messages, the call ends with "outcome

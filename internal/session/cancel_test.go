@@ -1,6 +1,8 @@
 package session
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -313,5 +315,37 @@ func TestCancelElsewhere(t *testing.T) {
 	}
 	if !c.IsOver() || ofOther.IsOver() {
 		t.Errorf("over: %v, and the other's %v", c.IsOver(), ofOther.IsOver())
+	}
+}
+
+// A request that is cancelled while its server is being opened never gets to the server, and neither does the cancellation.
+func TestCancelBeforeOpen(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, Options{}, nil)
+	defer h.close()
+	s := h.open("")
+	h.desk.last().sink.Closed(errors.New("died"), true)
+	opens, open := make(chan struct{}), make(chan struct{})
+	h.desk.slow = func() { close(opens); <-open }
+	delivered := make(chan struct{})
+	go func() {
+		defer close(delivered)
+		begin(t, s, false, request(1))
+	}()
+	<-opens
+	cancelled := make(chan error, 1)
+	go func() {
+		cancelled <- s.Send(context.Background(), mcptest.Parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`), nil)
+	}()
+	mcptest.Eventually(t, "the request to be cancelled", time.Minute, func() bool { return s.CallFrom("", []byte("1")) == nil })
+	close(open)
+	<-delivered
+	if err := <-cancelled; err != nil {
+		t.Error(err)
+	}
+	h.desk.slow = nil
+	begin(t, s, false, request(2))
+	if in := <-h.desk.last().in; in.Method != "tools/call" || string(in.ID) != "2" {
+		t.Errorf("the server got %s", in.Raw)
 	}
 }

@@ -35,8 +35,9 @@ type conversation struct {
 	stateful    bool   // the backend may have state that a new one would not have: see leavesState
 	own         ownRequests
 	settings    settings
-	unsure      []string // tools that were called before the backend's list of tools was known
-	noted       []byte   // the [sleepNote] that the store has, or nil
+	unsure      []string     // tools that were called before the backend's list of tools was known
+	noted       []byte       // the [sleepNote] that the store has, or nil
+	inVain      *vainOpening // the last opening before a request began, or nil
 }
 
 // A link is one opening of the backend for a session. After the backend has ended by itself the session gets
@@ -183,6 +184,10 @@ func (s *Session) awaitOpen(ctx context.Context, in backend.Inbound) error {
 	if s.backend.link != nil || s.isClosed() {
 		s.mu.Unlock()
 		return nil
+	}
+	if err := s.takeInVain(&in); err != nil {
+		s.mu.Unlock()
+		return err
 	}
 	opening := make(chan struct{})
 	s.backend.opening = opening

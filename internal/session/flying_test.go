@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"holdfast/internal/again"
@@ -55,10 +56,13 @@ func neighbours(t *testing.T) (a, b *house) {
 }
 
 // clientConn is the connection of a client.
-type clientConn struct{ left atomic.Bool }
+type clientConn struct {
+	left  atomic.Bool
+	asked atomic.Int64 // how often it was asked whether it has left
+}
 
 func (c *clientConn) Unsettled() bool    { return false }
-func (c *clientConn) HasLeft() bool      { return c.left.Load() }
+func (c *clientConn) HasLeft() bool      { c.asked.Add(1); return c.left.Load() }
 func (c *clientConn) IsFar() bool        { return false }
 func (c *clientConn) Wrote(again.Source) {}
 
@@ -203,5 +207,74 @@ func TestFlights(t *testing.T) {
 	flies(0)
 	if n := b.Flights().Counts().Told - told; n != 0 {
 		t.Errorf("%d calls are stranded after their end", n)
+	}
+}
+
+// A client that makes a call again at another node, and cancels that request while the first node waits for the call to be stranded, cancels the call.
+func TestFlightCancelledEarly(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a, b := neighbours(t)
+		told := make(chan struct{})
+		b.Flights().On(&givingBack{Peers: &neighbour{name: "b", house: a}, told: told})
+		conn := &clientConn{}
+		first := a.call(1, conn)
+		link := a.desk.last()
+		link.next(t, "tools/call")
+		mcptest.Eventually(t, "the call to be known", time.Minute, func() bool { return b.Flights().Counts().Far == 1 })
+		conn.left.Store(true)
+		was := conn.asked.Load()
+		second := b.call(2, &clientConn{})
+		mcptest.Eventually(t, "the first node to wait for the call", time.Minute, func() bool { return conn.asked.Load() > was })
+		second.Withdraw("cancelled")
+		<-told
+		first.ConnectionLost()
+		in := link.next(t, "notifications/cancelled") // at once, and not as no client comes back
+		if string(jsonrpc.Field(in.Params, "requestId")) != "1" || !strings.Contains(string(in.Params), "its client cancelled") {
+			t.Errorf("the server was told %s", in.Raw)
+		}
+	})
+}
+
+// A givingBack is a node's other node, and tells when it was told that a loan is cancelled.
+type givingBack struct {
+	again.Peers
+	told chan<- struct{}
+}
+
+func (n *givingBack) Borrow(ctx context.Context, node string, query []byte) (io.ReadCloser, error) {
+	if jsonrpc.Field(query, "cancel") != nil {
+		defer close(n.told)
+	}
+	return n.Peers.Borrow(ctx, node, query)
+}
+
+// A question that a call would pass on to the client of a request like it, which has ended meanwhile, stays the question of the call: its client
+// can answer it, and the server is not left without an answer.
+func TestSaysToEnded(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, Options{}, nil)
+	defer h.close()
+	s := h.open("")
+	link := h.desk.last()
+	first, again := begin(t, s, false, request(1)), begin(t, s, false, request(2))
+	link.say(again, answer(2))
+	link.say(first, `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`)
+	asked := []byte(firstOf(t, s, first.Number(), 1)[0])
+	id := jsonrpc.Field(asked, "id")
+	flightCall{again}.Say([]byte("2"), asked, id)
+	first.Withdraw("its client has left")
+	for {
+		select {
+		case in := <-link.in:
+			if in.Kind == jsonrpc.Response {
+				if string(in.ID) != `"q"` || in.Error == nil {
+					t.Errorf("the server got %s", in.Raw)
+				}
+				return
+			}
+		case <-time.After(time.Minute):
+			t.Fatal("the server waits for an answer for ever")
+		}
 	}
 }

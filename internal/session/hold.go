@@ -35,6 +35,8 @@ type holding struct {
 	keeper keeper // nil: nothing is counted
 	lease  *stream.Lease
 
+	initialize int64 // bytes that the initialize request is counted with; guarded by Session.mu
+
 	mu   sync.Mutex    // taken after all other locks
 	subs subscriptions // nil if there are none
 }
@@ -54,6 +56,14 @@ func (h *holding) mustKeep(n int64) {
 	}
 }
 
+// keepsInitialize counts an initialize request of a size, which is kept from now on, in the place of the one before. Session.mu is held, or no
+// other goroutine knows the session.
+func (h *holding) keepsInitialize(size int) {
+	before := h.initialize
+	h.initialize = initializeCost(size)
+	h.mustKeep(h.initialize - before)
+}
+
 // errNoMemory refuses requests that would be kept for as long as the session.
 var errNoMemory = fmt.Errorf("%w: sessions keep as much of this client, or of all, as --memory has room for", ErrBusy)
 
@@ -61,32 +71,33 @@ var errNoMemory = fmt.Errorf("%w: sessions keep as much of this client, or of al
 func initializeCost(size int) int64 { return decoded * int64(max(0, size-shortInitialize)) }
 
 // keepState counts the bytes that the session holds for the requests among msgs: the initialize request, and
-// subscriptions. undo takes them back; it is nil if none were counted.
-func (h *holding) keepState(msgs []jsonrpc.Message) (undo func(), err error) {
+// subscriptions. Unless it is nil, settle has to be called once the requests have begun, or have not: those of initialize are
+// taken back in any case, as they are counted for the request that is kept ([Session.addRequests]), those of subscriptions if they have not.
+func (h *holding) keepState(msgs []jsonrpc.Message) (settle func(begun bool), err error) {
 	for m := range protocol.Requests(msgs) {
-		var back func()
+		var one func(begun bool)
 		switch m.Method {
 		case protocol.MethodInitialize:
 			n := initializeCost(len(m.Raw))
-			err, back = h.keep(n), func() { h.mustKeep(-n) }
+			err, one = h.keep(n), func(bool) { h.mustKeep(-n) }
 		case protocol.MethodSubscribe:
-			back, err = h.keepSubscription(uriOf(m))
+			one, err = h.keepSubscription(uriOf(m))
 		case protocol.MethodUnsubscribe:
 			h.dropSubscription(uriOf(m))
 		}
 		if err != nil {
 			break
 		}
-		if before := undo; back != nil && before != nil {
-			undo = func() { back(); before() }
-		} else if back != nil {
-			undo = back
+		if before := settle; one != nil && before != nil {
+			settle = func(begun bool) { one(begun); before(begun) }
+		} else if one != nil {
+			settle = one
 		}
 	}
-	if err != nil && undo != nil {
-		undo()
+	if err != nil && settle != nil {
+		settle(false)
 	}
-	return undo, err
+	return settle, err
 }
 
 func uriOf(m *jsonrpc.Message) string { return jsonrpc.String(jsonrpc.Field(m.Params, "uri")) }
@@ -107,8 +118,8 @@ var seed = maphash.MakeSeed()
 func subscriptionKey(uri string) uint64 { return maphash.String(seed, uri) }
 func subscriptionSize(uri string) int64 { return int64(subscriptionCost + uriCopies*len(uri)) }
 
-// keepSubscription counts a subscription, unless it is counted already.
-func (h *holding) keepSubscription(uri string) (undo func(), err error) {
+// keepSubscription counts a subscription, unless it is counted already. settle is as for keepState.
+func (h *holding) keepSubscription(uri string) (settle func(begun bool), err error) {
 	key, n := subscriptionKey(uri), subscriptionSize(uri)
 	h.mu.Lock()
 	_, counted := h.subs[key]
@@ -128,7 +139,11 @@ func (h *holding) keepSubscription(uri string) (undo func(), err error) {
 		h.mustKeep(-n)
 		return nil, nil
 	}
-	return func() { h.dropSubscription(uri) }, nil
+	return func(begun bool) {
+		if !begun {
+			h.dropSubscription(uri)
+		}
+	}, nil
 }
 
 // subscribed notes a subscription that is counted, or will be ([holding.subscribedCost]). h.mu is held, or no other goroutine knows the session.

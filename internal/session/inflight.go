@@ -234,9 +234,7 @@ func (rq *inflight) cancel() {
 func (rq *inflight) ended() {
 	s := rq.call.s
 	if rq.call.IsOver() && (s.single || rq.call.client.isOpen()) { // in a single session the standalone stream counts the open questions
-		for _, r := range s.asked.dropCall(rq.call) { // else the backend would wait for an answer for ever
-			r.link.refuse(jsonrpc.Message{ID: r.id, Method: r.method}, "the call that it belonged to is over")
-		}
+		s.asked.refuseOf(rq.call)
 	}
 	rq.call.untold().Flush()
 	s.m.dismiss(s, 1)
@@ -257,7 +255,8 @@ func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message, pass *limit.Pass)
 	if s.isClosed() || s.use.lost.Load() {
 		return s.goneError()
 	}
-	if err := s.tenant.checkMemory(s.m.opts.Flight, msgs); err != nil {
+	restored := s.taken && s.state() == sessionOpening // they have begun, and are not refused
+	if err := s.tenant.checkMemory(s.m.opts.Flight, msgs); err != nil && !restored {
 		return err
 	}
 	q := &s.requests
@@ -308,7 +307,7 @@ func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message, pass *limit.Pass)
 			rq.boundOpening(m.Method)
 		}
 		if m.Method == protocol.MethodInitialize && (s.backend.initialize == nil || s.revision == "") { // one that has failed counts no more
-			s.held.mustKeep(-initializeCost(len(s.backend.initialize)))
+			s.held.keepsInitialize(len(m.Raw))
 			s.takeInitialize(bytes.Clone(m.Raw), m.Params) // a copy: the session must not hold the body
 		}
 		c.begins(rq.id, m)
@@ -320,7 +319,7 @@ func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message, pass *limit.Pass)
 		}
 	}
 	if s.events.areTold() { // once all requests were added
-		s.events.watch(c, msgs, s.revision, s.taken && s.state() == sessionOpening)
+		s.events.watch(c, msgs, s.revision, restored)
 	}
 	return nil
 }
@@ -370,7 +369,7 @@ func (s *Session) cancel(id []byte) (tell bool) {
 	if rq == nil {
 		return false
 	}
-	ours := rq.ours
+	tell = rq.sent && !rq.ours
 	rq.cancel()
-	return !ours
+	return tell
 }

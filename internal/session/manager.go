@@ -177,6 +177,9 @@ func (m *Manager) begin(r *http.Request, principal caller.Principal, kind kind, 
 		}
 	}
 	s := m.session(m.newID(r.Context(), principal, params), principal, caller.TenantOf(principal, r.RemoteAddr), kind)
+	if m.opts.Host != nil && kind.modern == "" {
+		s.patience.from(r)
+	}
 	s.use.calls.Store(1) // not idle, however long the backend takes to open
 	var record []byte
 	if m.shared != nil {

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"time"
 
 	"holdfast/backend"
 	"holdfast/internal/protocol"
@@ -60,4 +61,28 @@ func (l *link) inVain(method string, err error) error {
 	why := &protocol.NoAnswer{Server: l.s.Server(), Method: method, Within: openTimeout}
 	l.logEnd(why, 0)
 	return why
+}
+
+// A vainOpening is an opening that has failed before the request began for which the backend was opened (see awaitOffer): the request gets the
+// error, and the backend is not opened for it a second time.
+type vainOpening struct {
+	id  string        // of the request
+	err error         // of the opening
+	at  time.Duration // when it failed, by the manager's clock
+}
+
+// inVainFor bounds how long after such an opening the request gets its error: one that had to wait for its turn may find a backend that starts.
+const inVainFor = 5 * time.Second
+
+// takeInVain returns the error of the opening that has failed for a request; nil: there was none, or the request has it already. s.mu is held.
+func (s *Session) takeInVain(in *backend.Inbound) error {
+	v := s.backend.inVain
+	if v == nil || in.Call == nil || v.id != string(in.ID) {
+		return nil
+	}
+	s.backend.inVain = nil
+	if s.m.clock()-v.at > inVainFor {
+		return nil
+	}
+	return v.err
 }

@@ -1,6 +1,8 @@
 package session
 
 import (
+	"net/http"
+	"strings"
 	"time"
 
 	"holdfast/internal/clientkind"
@@ -13,6 +15,7 @@ import (
 // requests that take long. One timer is for all requests, so that a short request costs none. Guarded by Session.mu.
 type patience struct {
 	host  hosts.Host
+	agent string          // the User-Agent of the request that began the session, if hosts are known
 	kind  clientkind.Kind // of a carrier's clients
 	known bool            // host and kind are set
 	heard bool            // its client was shown our tools
@@ -21,16 +24,21 @@ type patience struct {
 	at    time.Duration // when the timer is due, by the manager's clock; 0: it is not set
 }
 
+// longestAgent bounds the part of a User-Agent that is kept, in bytes: its first product is enough.
+const longestAgent = 128
+
+// from takes in the request that begins the session, which no other goroutine knows yet.
+func (p *patience) from(r *http.Request) {
+	agent := r.Header.Get("User-Agent")
+	p.agent = strings.Clone(agent[:min(len(agent), longestAgent)])
+}
+
 // know takes in the client's host, by the params of its initialize. s.mu is held, or no other goroutine knows the session.
 func (p *patience) know(s *Session, params []byte) {
 	if s.m.opts.Host == nil {
 		return
 	}
-	agent := ""
-	if s.backend.first != nil {
-		agent = s.backend.first.Header.Get("User-Agent")
-	}
-	p.host, p.known = s.m.opts.Host(jsonrpc.String(jsonrpc.Field(params, "clientInfo", "name")), agent), true
+	p.host, p.known = s.m.opts.Host(jsonrpc.String(jsonrpc.Field(params, "clientInfo", "name")), p.agent), true
 }
 
 // hostOf returns the host that makes a request, as far as it is known. s.mu is held.

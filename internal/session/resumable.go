@@ -20,15 +20,16 @@ func (s *Session) Resumes() *resume.Session { return s.resumes.Load() }
 // Resumes returns the requests that clients can resume by their tokens.
 func (m *Manager) Resumes() *resume.Requests[*Session] { return &m.resumes }
 
-// takeInitialize takes in the client's initialize: the raw request, its host, and whether it can resume requests. s.mu is held, or no other goroutine knows the session.
+// takeInitialize takes in the client's initialize: the raw request, its host, and whether it can resume requests. It replaces an initialize that has
+// failed. s.mu is held, or no other goroutine knows the session.
 func (s *Session) takeInitialize(raw, params []byte) {
 	s.backend.initialize = raw
 	s.patience.know(s, params)
-	if s.single || s.m.opts.Stateless || s.Resumes() != nil {
+	if s.single || s.m.opts.Stateless {
 		return
 	}
-	if r := s.m.resumes.Session(s.Tickets(), params); r != nil {
-		s.resumes.Store(r)
+	r := s.m.resumes.Session(s.Tickets(), params)
+	if s.resumes.Store(r); r != nil {
 		s.m.resumer(s)
 	}
 }

@@ -179,7 +179,8 @@ func (m *Manager) reviveAlone(at *Remote) (*Session, error) {
 		m.resumer(s)
 	}
 	m.store.Count(s.lease, s.tenant.name)
-	s.held.mustKeep(sessionCost + initializeCost(len(s.backend.initialize)) + s.held.subscribedCost())
+	s.held.mustKeep(sessionCost + s.held.subscribedCost())
+	s.held.keepsInitialize(len(s.backend.initialize))
 	if s.step(sessionOpen) {
 		s.events.began()
 	}

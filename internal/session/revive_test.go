@@ -3,6 +3,8 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -103,9 +105,9 @@ type taskService struct{ deferring }
 
 func (taskService) Defers(m *jsonrpc.Message) bool { return jsonrpc.Field(m.Params, "task") != nil }
 
-// The first request of a session that begins again may be one that a service answers or defers: it is known by then what is offered.
-func TestReviveOffers(t *testing.T) {
-	t.Parallel()
+// revivedWithTasks returns a session that has begun again at a node that defers calls.
+func revivedWithTasks(t *testing.T) (*house, *Session) {
+	t.Helper()
 	opts := func() Options {
 		return Options{
 			Polls: true, Services: []func(*Manager, *Options) Service{func(*Manager, *Options) Service { return taskService{} }},
@@ -120,10 +122,17 @@ func TestReviveOffers(t *testing.T) {
 	id := s.ID()
 	before.close()
 	h := newHouse(t, opts(), nil)
-	defer h.close()
 	if s, err = h.Revive(t.Context(), id, caller.Principal{}, "", ""); err != nil {
 		t.Fatal(err)
 	}
+	return h, s
+}
+
+// The first request of a session that begins again may be one that a service answers or defers: it is known by then what is offered.
+func TestReviveOffers(t *testing.T) {
+	t.Parallel()
+	h, s := revivedWithTasks(t)
+	defer h.close()
 	for _, test := range []struct {
 		params         string
 		opened, defers bool
@@ -131,6 +140,26 @@ func TestReviveOffers(t *testing.T) {
 		m := mcptest.Parse(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":` + test.params + `}`)
 		if _, defers, err := s.Home(t.Context(), &m, nil); err != nil || defers != test.defers || (h.desk.opened() > 0) != test.opened {
 			t.Errorf("%s: deferred %v, %v; %d servers are open", test.params, defers, err, h.desk.opened())
+		}
+	}
+}
+
+// A server that does not start is started once for the first request of a session that begins again, whose answer says why.
+func TestReviveOffersInVain(t *testing.T) {
+	t.Parallel()
+	h, s := revivedWithTasks(t)
+	defer h.close()
+	starts := 0
+	h.desk.err, h.desk.slow = errors.New("no such file"), func() { starts++ }
+	for i := range 3 {
+		text := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"x","task":{}}}`, i)
+		m := mcptest.Parse(text)
+		if _, defers, err := s.Home(t.Context(), &m, nil); err != nil || defers {
+			t.Fatal(defers, err)
+		}
+		answers, done := begin(t, s, true, text).Wait(t.Context(), 0)
+		if !done || len(answers) != 1 || !strings.Contains(string(answers[0]), "no such file") || starts != i+1 {
+			t.Errorf("started %d times for %d requests; answered %v: %q", starts, i+1, done, answers)
 		}
 	}
 }

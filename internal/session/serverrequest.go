@@ -110,6 +110,13 @@ func (q *serverRequests) dropCall(c *Call) (open []serverRequest) {
 	return open
 }
 
+// refuseOf refuses the requests of a call that is over: else the backend would wait for an answer for ever.
+func (q *serverRequests) refuseOf(c *Call) {
+	for _, r := range q.dropCall(c) {
+		r.link.refuse(jsonrpc.Message{ID: r.id, Method: r.method}, "the call that it belonged to is over")
+	}
+}
+
 // takeAll forgets all of them, and returns those that the backend still waits for.
 func (q *serverRequests) takeAll() (open []serverRequest) {
 	q.mu.Lock()

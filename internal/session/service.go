@@ -162,6 +162,7 @@ func (s *Session) awaitOffer(ctx context.Context, m *jsonrpc.Message, header htt
 		if errors.Is(err, ErrBusy) && s.offering.isUnknown() {
 			return err
 		}
+		locked(s, func() { s.backend.inVain = &vainOpening{string(m.ID), err, s.m.clock()} })
 		s.m.logger.Debug("it is not known what is offered with the server", "session", s.Name(), "error", err)
 	}
 	return nil

@@ -171,10 +171,11 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool, from []Orig
 	if err != nil {
 		return err
 	}
-	undo, err := s.held.keepState(msgs)
+	settle, err := s.held.keepState(msgs)
 	if err == nil {
-		if err = s.record(c, msgs, n, light, pass); err != nil && undo != nil {
-			undo()
+		err = s.record(c, msgs, n, light, pass)
+		if settle != nil {
+			settle(err == nil)
 		}
 	}
 	if err != nil {

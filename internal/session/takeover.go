@@ -227,7 +227,8 @@ func (m *Manager) restored(ctx context.Context, at *Remote, taken shared.Taken, 
 		m.beginAgain(ctx, s, at)
 	}
 	s.taken = at.begins == nil // a session that begins again has no calls of another node
-	s.held.mustKeep(sessionCost + initializeCost(len(s.backend.initialize)) + s.held.subscribedCost())
+	s.held.mustKeep(sessionCost + s.held.subscribedCost())
+	s.held.keepsInitialize(len(s.backend.initialize))
 	if s.step(sessionOpen) {
 		s.events.began()
 	}

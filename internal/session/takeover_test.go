@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/budget"
 	"holdfast/internal/caller"
 	"holdfast/internal/feature/resume"
 	"holdfast/internal/feature/webhook"
@@ -775,12 +776,44 @@ func TestTakeOverInitialize(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2024-11-05","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)
+	initialize := `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2024-11-05","capabilities":{"roots":{},"sampling":{},"elicitation":{}},` +
+		`"clientInfo":{"name":"` + strings.Repeat("n", 2*shortInitialize) + `"}}}`
+	begin(t, s, true, initialize)
 	a.kill()
+	var keeps counter
+	b.keeper = &keeps
 	taken := b.take(s)
+	if got, want := keeps.Load(), sessionCost+initializeCost(len(initialize)); got != want {
+		t.Errorf("%d bytes are counted, of %d", got, want)
+	}
 	wantTexts(t, "initialize", readSome(t, taken, 0, 1), `"protocolVersion":"2025-11-25"`)
 	if taken.Revision() != "2025-11-25" || b.desk.opened() != 1 {
 		t.Errorf("revision %q, %d backends", taken.Revision(), b.desk.opened())
+	}
+}
+
+// Calls of a session that is taken over go on, though a node that had not begun them would have no memory for them.
+func TestTakeOverMemory(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	few := safeTools()
+	few.Flight = budget.NewFlight(64<<10, 1, 1)
+	a, b := f.add(t, "a", safeTools()), f.add(t, "b", few)
+	s := a.open("alice")
+	var calls []*Call
+	for id := range 4 {
+		text := strings.Replace(safeRequest(id), `"name"`, `"arguments":{"x":"`+strings.Repeat("x", 12<<10)+`"},"name"`, 1)
+		calls = append(calls, begin(t, s, false, text))
+	}
+	a.kill()
+	taken := b.take(s)
+	mcptest.Eventually(t, "the backend to be opened", time.Minute, func() bool { return b.desk.opened() > 0 })
+	for range calls {
+		in := b.desk.last().next(t, "tools/call")
+		b.desk.last().say(in.Call, `{"jsonrpc":"2.0","id":`+string(in.ID)+`,"result":"again"}`)
+	}
+	for _, c := range calls {
+		wantTexts(t, "the call", readAll(t, taken, c.Number()), "again")
 	}
 }
 

@@ -3,7 +3,6 @@ package session
 import (
 	"context"
 	"net/http"
-	"slices"
 
 	"holdfast/backend"
 	"holdfast/internal/protocol"
@@ -46,7 +45,7 @@ func (s toolServer) Asks(ctx context.Context, m *jsonrpc.Message, header http.He
 // outlivesNode reports whether the next owner of a session has to know of a call, as a webhook is told the outcome of one of its requests:
 // else a node that forwards the call, and one that takes it over, would both make it again.
 func (m *Manager) outlivesNode(msgs []jsonrpc.Message) bool {
-	return m.shared != nil && slices.ContainsFunc(msgs, func(x jsonrpc.Message) bool { return x.Kind == jsonrpc.Request && m.untold.Wants(x.Params) })
+	return m.shared != nil && m.Tools.TellsOthers(msgs)
 }
 
 // learnAgain lists the tools of a session that was taken over, or revived, before they were known: the next

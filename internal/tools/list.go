@@ -214,6 +214,11 @@ func (r *Rules) CallsOwn(m *jsonrpc.Message) bool {
 	return r.Own.IsOn() && m.Method == protocol.MethodCallTool && r.Owns(Called(m)) // the last, as the name of the tool costs an allocation
 }
 
+// TellsOthers reports whether others than its client are told of the outcome of a request among msgs.
+func (r *Rules) TellsOthers(msgs []jsonrpc.Message) bool {
+	return r.Told != nil && slices.ContainsFunc(msgs, func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Request && r.Told(m.Params) })
+}
+
 // Repeatable reports whether all requests to a server may be made again without harm, as far as their methods and the operator say.
 func (r *Rules) Repeatable(server string, msgs []jsonrpc.Message) (all bool) {
 	var err error // on a panic they are not safe

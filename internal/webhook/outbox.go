@@ -8,6 +8,7 @@ import (
 	"encoding/base32"
 	"encoding/json"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -153,12 +154,12 @@ func (s *Sender) settle(d *delivery, again bool, sent bool) bool {
 		version = 0 // in any version: another node need not send it either
 	}
 	if err := s.outbox.RemoveItem(ctx, d.id, version); err != nil && !errors.Is(err, stream.ErrConflict) {
-		s.logger.Debug("webhook not removed from the store", "id", d.id, "error", err)
 		s.mu.Lock()
 		if len(s.over) < s.opts.Queue {
 			s.over[d.id] = true
 		}
 		s.mu.Unlock()
+		s.logger.Debug("webhook not removed from the store", "id", d.id, "error", err)
 	}
 	return false
 }
@@ -224,13 +225,16 @@ func (s *Sender) look(nodes Nodes) error {
 	ctx := s.looking
 	type found struct{ id, node string }
 	var all []found
-	room := s.room()
+	room, done := s.room(), s.allDone()
 	err := s.outbox.Items(ctx, func(id string, value []byte) bool {
-		if !s.holds(id) {
+		if delete(done, id); !s.holds(id) {
 			all = append(all, found{id, nodeOf(value)})
 		}
 		return true
 	})
+	if err == nil {
+		s.forgetDone(done)
+	}
 	gone := map[string]bool{s.node: true} // a delivery of this node that it does not hold: removing it failed, or a put seemed to fail
 	places := make(chan struct{}, mostKeeping)
 	var work sync.WaitGroup
@@ -327,6 +331,22 @@ func (s *Sender) wasDone(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.over[id]
+}
+
+// allDone returns the deliveries for which wasDone is true.
+func (s *Sender) allDone() map[string]bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.over)
+}
+
+// forgetDone forgets deliveries of which wasDone was true, and that the outbox does not have any more.
+func (s *Sender) forgetDone(all map[string]bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id := range all {
+		delete(s.over, id)
+	}
 }
 
 // hold counts a delivery. It returns false if this node holds it already, there is no room, or the sender is closed.

@@ -23,6 +23,8 @@ type shelf struct {
 	items map[string]shelved
 	away  bool // it does not answer
 	stuck bool // removals fail
+	mute  bool // removals seem to fail
+	looks int  // how often the items were listed
 }
 
 type shelved struct {
@@ -68,12 +70,15 @@ func (o *shelf) RemoveItem(_ context.Context, name string, was uint64) error {
 	case ok && was != 0 && is.version != was:
 		return stream.ErrConflict
 	}
-	delete(o.items, name)
+	if delete(o.items, name); o.mute {
+		return stream.ErrUnavailable
+	}
 	return nil
 }
 
 func (o *shelf) Items(_ context.Context, yield func(string, []byte) bool) error {
 	o.mu.Lock()
+	o.looks++
 	all := make(map[string][]byte)
 	for name, is := range o.items {
 		all[name] = is.value
@@ -178,6 +183,47 @@ func TestTakenOver(t *testing.T) {
 	if !b.Send(keyed(r.URL, "two")) || r.next(t).header.Get("webhook-id") == id {
 		t.Error("another event has the same id")
 	}
+	r.silent(t)
+}
+
+// An event that was sent, and whose removal seemed to fail, does not take the place of a later one whose removal has failed: neither is sent again.
+func TestRemovedAfterAll(t *testing.T) {
+	t.Parallel()
+	r := newReceiver(t, nil)
+	out, nodes := newShelf(), &others{}
+	s, log := keeping(t, webhook.Options{Queue: 1}, out, "a")
+	s.Attend(nodes)
+	looked := func() {
+		t.Helper()
+		was := 0
+		out.set(func(o *shelf) { was = o.looks })
+		for i := range 2 { // the second look begins when the first one is over
+			nodes.watch("b")
+			mcptest.Eventually(t, "a look", time.Minute, func() bool {
+				now := 0
+				out.set(func(o *shelf) { now = o.looks })
+				return now > was+i
+			})
+		}
+	}
+	sent := 0
+	send := func(key string) {
+		t.Helper()
+		s.Send(keyed(r.URL, key))
+		r.next(t)
+		sent++
+		mcptest.Eventually(t, "the removal to fail", time.Minute, func() bool {
+			return strings.Count(log.String(), "webhook not removed from the store") == sent
+		})
+	}
+	out.set(func(o *shelf) { o.mute = true })
+	send("one")
+	looked()
+	out.set(func(o *shelf) { o.mute, o.stuck = false, true })
+	send("two")
+	out.set(func(o *shelf) { o.stuck = false })
+	looked()
+	mcptest.Eventually(t, "it to be removed", time.Minute, func() bool { return out.len() == 0 })
 	r.silent(t)
 }
 

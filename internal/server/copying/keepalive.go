@@ -118,7 +118,7 @@ func (c *Events) mayPing() bool {
 func (c *Events) awaitDrain(now time.Time) {
 	c.Drain = nil
 	if c.Leaving.IsZero() && c.isQuiet() {
-		c.Leaving, c.Drain = c.of.Life.Departure(now)
+		c.Leaving, c.Drain = c.of.Life.Departure(now, false)
 	}
 }
 

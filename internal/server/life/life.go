@@ -139,15 +139,17 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// Departure returns the time to disconnect a client that waits for no call; zero: the node is not drained yet, and drained
-// is closed once it is.
-func (l *Life) Departure(now time.Time) (at time.Time, drained <-chan struct{}) {
-	select {
-	case <-l.draining:
-		return now.Add(rand.N(l.spread + 1)), nil
-	default:
+// Departure returns the time to disconnect a client that waits for no call; zero: it may stay, until again is closed. While no other node is
+// there to take its session over, it stays until requests in flight have ended: once it has left it might find no node. listens says that it has
+// such a request itself, for messages alone.
+func (l *Life) Departure(now time.Time, listens bool) (at time.Time, again <-chan struct{}) {
+	switch {
+	case !l.IsDraining():
 		return at, l.draining
+	case !listens && l.Sessions.Shared && l.IsAlone() && !l.IsLeaving():
+		return at, l.leaving
 	}
+	return now.Add(rand.N(l.spread + 1)), nil
 }
 
 // Delay returns a random time that a client waits longer before it comes back for a session that has left a drained node, so

@@ -304,7 +304,7 @@ func (fr *Front) listen(w http.ResponseWriter, x *exchange.Exchange, l modern.Li
 // drained reports whether it is time to end a listen, as the node is drained.
 func (p *reply) drained(a *copying.Alarm) bool {
 	if p.Leaving.IsZero() {
-		p.Leaving, p.Drain = p.front.Life.Departure(a.Now)
+		p.Leaving, p.Drain = p.front.Life.Departure(a.Now, true)
 	}
 	return a.Due(p.Leaving)
 }

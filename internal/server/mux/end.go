@@ -72,7 +72,7 @@ func (m *mux) ends() error {
 func (m *mux) awaitDrain(now time.Time) {
 	m.times.drain = nil
 	if m.times.leaving.IsZero() && m.isQuiet() {
-		m.times.leaving, m.times.drain = m.front.Life.Departure(now)
+		m.times.leaving, m.times.drain = m.front.Life.Departure(now, false)
 	}
 }
 
