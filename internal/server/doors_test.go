@@ -230,7 +230,7 @@ func TestDoorToldLost(t *testing.T) {
 		}
 		return r != nil && told.Load() > 0
 	})
-	if !strings.Contains(lastSaid(*r), fmt.Sprint(codeUnknown)) {
+	if !strings.Contains(r.response(), fmt.Sprint(codeUnknown)) {
 		t.Errorf("%d %s", r.status, r.body)
 	}
 	if runs := f.runs("k"); runs != 2 || told.Load() != 1 {

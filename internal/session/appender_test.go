@@ -93,7 +93,7 @@ func unknown(t *testing.T, answers []string, ids ...string) {
 // that the store has, and the one that it refuses.
 func TestRefusedQuestions(t *testing.T) {
 	t.Parallel()
-	h, d := diskHouse(t)
+	h, d := diskHouse(t, Options{})
 	s := h.open("")
 	link := h.desk.last()
 	c := begin(t, s, false, request(1))
