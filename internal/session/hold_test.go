@@ -77,7 +77,7 @@ func TestInitializesAgain(t *testing.T) {
 	h.desk.initialized = ""
 	initialize(`{}`)
 	c := begin(t, s, false, request(2))
-	h.desk.last().say(c, answer(2))
+	h.desk.last().say(c, response(2))
 	if got := readAll(t, s, c.Number()); len(got) != 1 || s.Resumes() != nil {
 		t.Errorf("got %q; resumes: %v", got, s.Resumes() != nil)
 	}
