@@ -275,6 +275,12 @@ func TestLegacyTaskPages(t *testing.T) {
 	for i := range 120 {
 		want[p.begins(fmt.Sprint(i), "echo", `{"text":"x"}`).TaskID] = true
 	}
+	first := p.says("l", "tasks/list", `{}`).Result
+	for _, params := range []string{`{"cursor":null}`, `{"cursor":""}`} {
+		if m := p.says("l", "tasks/list", params); m.Error != nil || len(m.Result.Tasks) != len(first.Tasks) || m.Result.NextCursor != first.NextCursor {
+			t.Errorf("%s is not the first page: %+v", params, m)
+		}
+	}
 	cursor, pages := `{}`, 0
 	for cursor != "" {
 		m := p.says("l", "tasks/list", cursor)
