@@ -147,6 +147,26 @@ func TestLegacyTask(t *testing.T) {
 	}
 }
 
+// A client is told on the standalone stream how a task has ended, if the store cannot say that at first.
+func TestLegacyTaskStoreAway(t *testing.T) {
+	t.Parallel()
+	var store endlessStore
+	c := legacyTasksConfig()
+	c.store = store.over
+	n := newNode(t, c)
+	p := n.connect("2025-11-25", nil)
+	w := p.open("GET", "/mcp", "")
+	made := p.begins("1", "hold", `{}`)
+	held := n.release(1)
+	store.on.Store(true)
+	held[0].Result(result("done"))
+	<-store.failed
+	store.on.Store(false)
+	if m := w.message(); !strings.Contains(string(m.Data), made.TaskID) || !strings.Contains(string(m.Data), `"completed"`) {
+		t.Errorf("at the end: %s", m.Data)
+	}
+}
+
 func TestLegacyTaskFails(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, legacyTasksConfig())
