@@ -9,12 +9,14 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/coder/websocket"
 
 	"holdfast/backend"
+	"holdfast/backend/message"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
@@ -120,6 +122,39 @@ func TestDuplexAsked(t *testing.T) {
 		}
 		c.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, asked.ID))
 		c.hears(`"id":1`, "accept")
+	})
+}
+
+// TestDuplexOddError is a client's answer with an error that is not as JSON-RPC defines it: the server, whose SDK would drop such an
+// answer and wait on, gets one that is.
+func TestDuplexOddError(t *testing.T) {
+	t.Parallel()
+	bothWays(t, func(t *testing.T, open dialer) {
+		var asking atomic.Pointer[message.Exchange]
+		n := newNode(t, config{backend: message.New(message.HandlerFunc(func(x *message.Exchange) {
+			switch {
+			case x.Message.Kind == jsonrpc.Response:
+				asking.Load().Result(fmt.Appendf(nil, `{"content":[],"got":%s}`, x.Message.Error))
+			case x.Method == "initialize":
+				x.Result([]byte(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}}}`))
+			case x.Method == "tools/call":
+				asking.Store(x)
+				x.Request([]byte("1"), "elicitation/create", []byte(`{"message":"?"}`))
+			}
+		}))})
+		c := open(n, 0)
+		c.begin("2025-11-25", `{"elicitation":{}}`)
+		for odd, want := range map[string]string{
+			`{"code":"x","message":"no"}`:   `{"code":-32000,"message":"no"}`,
+			`{"code":"-5","message":"no"}`:  `{"code":-5,"message":"no"}`,
+			`{"code":-5.0,"message":"no"}`:  `{"code":-5,"message":"no"}`,
+			`{"message":"no","data":1}`:     `{"message":"no","data":1,"code":-32000}`,
+			`{"code":-1,"message":{"a":1}}`: `{"code":-1,"message":"the answer is an error that says nothing"}`,
+		} {
+			c.say(callAs("1", "ask", `{}`))
+			c.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":%s}`, c.message().ID, odd))
+			c.hears(`"id":1`, `"got":`+want)
+		}
 	})
 }
 

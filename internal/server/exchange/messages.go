@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"holdfast/internal/protocol"
+	"holdfast/internal/rpc"
 	"holdfast/internal/server/answering"
 	"holdfast/internal/server/modern"
 	"holdfast/internal/session"
@@ -15,11 +16,15 @@ import (
 // MostBatch is how many messages a batch may have: as many as a session may have requests in flight.
 const MostBatch = 1000
 
-// Parse returns the messages in a client's body. The errors are [jsonrpc.ErrParse] and [jsonrpc.ErrInvalid].
+// Parse returns the messages in a client's body. An error that answers a server's request becomes one that servers read, see [rpc.Complete].
+// The errors are [jsonrpc.ErrParse] and [jsonrpc.ErrInvalid].
 func Parse(data []byte) (msgs []jsonrpc.Message, batch bool, err error) {
 	msgs, batch, err = jsonrpc.ParseBody(data)
 	if err == nil && len(msgs) > MostBatch {
 		return nil, true, fmt.Errorf("%w: a batch of %d messages: send at most %d at a time", jsonrpc.ErrInvalid, len(msgs), MostBatch)
+	}
+	for i := range msgs {
+		rpc.Complete(&msgs[i])
 	}
 	return msgs, batch, err
 }
