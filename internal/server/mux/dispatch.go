@@ -231,6 +231,9 @@ func (m *mux) send(msg jsonrpc.Message) {
 	_, err := m.forwardHome(&x)
 	if errors.Is(err, placement.ErrHere) {
 		err = m.session().Send(m.client.values, msg, m.client.header)
+		if errors.Is(err, session.ErrMoved) && m.follows() { // since a moment
+			_, err = m.forwardHome(&x)
+		}
 	}
 	var away *session.Redirect
 	if errors.As(err, &away) {
