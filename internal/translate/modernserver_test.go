@@ -343,6 +343,39 @@ func TestListenTornForLong(t *testing.T) {
 	})
 }
 
+// However often listens end before the next one is due, one timer renews them.
+func TestListenTornTwice(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h, s := legacyConversation(t)
+		c := h.conn.(*modernServer)
+		h.deliver(nil, initializedNotice)
+		const end, lists, both = `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"complete"}}`, `{"toolsListChanged":true}`, `{"toolsListChanged":true,"resourceSubscriptions":["r:/1"]}`
+		id := s.hears(listens(lists))
+		s.say(nil, acknowledged(string(id), lists))
+		s.say(nil, fmt.Sprintf(end, id))
+		a := &call{"a"}
+		h.deliver(a, `{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"r:/1"}}`)
+		id = s.hears(listens(both))
+		s.say(nil, acknowledged(string(id), both))
+		h.expect(a, `{"jsonrpc":"2.0","id":1,"result":{}}`)
+		h.expect(nil, `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+		s.say(nil, fmt.Sprintf(end, id))
+		c.mu.Lock()
+		waits := len(c.timers)
+		c.mu.Unlock()
+		if waits != 1 {
+			t.Errorf("%d timers", waits)
+		}
+		id = s.hears(listens(both))
+		s.say(nil, acknowledged(string(id), both))
+		h.expect(nil, `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+		h.expect(nil, updated("r:/1", ""))
+		time.Sleep(time.Hour)
+		synctest.Wait()
+	})
+}
+
 // The log has each reason for which a server no longer tells of changes once, until it does again.
 func TestListenRefusedForLong(t *testing.T) {
 	t.Parallel()
