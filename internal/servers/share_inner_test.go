@@ -30,6 +30,7 @@ type script struct {
 	mu    sync.Mutex
 	open  []string // the revisions of the open conversations
 	heard []string // calls and cancellations
+	meta  string   // of the last call
 	opens int
 	conns []*scriptConn // all conversations that were opened
 }
@@ -77,6 +78,7 @@ func (c *scriptConn) Deliver(in backend.Inbound) error {
 		result = `{"tools":[` + c.f.list + `]}`
 	case "tools/call":
 		c.f.heard = append(c.f.heard, "call "+string(jsonrpc.Field(in.Params, "name")))
+		c.f.meta = string(jsonrpc.Field(in.Params, "_meta"))
 		if c.f.does {
 			result = `{"content":[]}`
 		}
@@ -243,6 +245,24 @@ func TestShareCancelEarly(t *testing.T) {
 		synctest.Wait()
 		if _, heard := f.saw(); heard != `call "t7", cancelled` {
 			t.Errorf("the server heard %s", heard)
+		}
+		r.leave()
+	})
+}
+
+// A progress token that is null, as some libraries write it for none, is none: a shared server gets no other in its place.
+func TestShareTokenNull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &script{}
+		s := shareOf(f, 0)
+		defer s.close()
+		r := join(t, s)
+		for token, same := range map[string]bool{`null`: true, `"p"`: false} {
+			meta := `{"progressToken":` + token + `}`
+			r.say(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"t","_meta":` + meta + `}}`)
+			if (f.meta == meta) != same {
+				t.Errorf("the server gets %s for %s", f.meta, meta)
+			}
 		}
 		r.leave()
 	})
