@@ -665,9 +665,33 @@ func (l *lanes) Close() error {
 	return err
 }
 
+// takeUnsent returns the calls that no server has, and forgets them.
+func (l *lanes) takeUnsent() (all []backend.Inbound) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range l.waiting {
+		stopTimer(c.timer)
+		all = append(all, c.in)
+	}
+	l.waiting = nil
+	for _, ln := range l.spares {
+		for id, c := range ln.calls {
+			if c.unsent {
+				delete(ln.calls, id)
+				all = append(all, c.in)
+			}
+		}
+		ln.pending = nil
+	}
+	return all
+}
+
 // Closed implements [backend.Sink].
 func (ln *lane) Closed(why error, reopen bool) {
 	if ln == ln.of.main {
+		for _, in := range ln.of.takeUnsent() {
+			ln.of.notTaken(in, why)
+		}
 		ln.of.sink.Closed(why, reopen)
 		return
 	}

@@ -398,6 +398,20 @@ func TestLogLevel(t *testing.T) {
 	s.hears(`{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{}}`)
 }
 
+// A request that waits until its server knows the level has not begun if the server ends.
+func TestEndsAsLevelIsSet(t *testing.T) {
+	t.Parallel()
+	h, s := modernConversation(t)
+	a := &call{"a"}
+	h.deliver(a, modernRequest("1", "tools/call", "", `"io.modelcontextprotocol/logLevel":"info"`))
+	s.hears(`{"jsonrpc":"2.0","id":ID,"method":"logging/setLevel","params":{"level":"info"}}`)
+	s.sink.Closed(errors.New("gone"), true)
+	h.expect(a, `{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":"tools/call was not delivered: gone"}}`)
+	if got := h.next(); got.closed == nil {
+		t.Errorf("not closed: %s", got.m.Raw)
+	}
+}
+
 // Over HTTP the response to a request may overtake a log message, as the response has a stream of its own.
 func TestLogAfterResponse(t *testing.T) {
 	t.Parallel()
