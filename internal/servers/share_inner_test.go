@@ -268,14 +268,24 @@ func TestShareTokenNull(t *testing.T) {
 	})
 }
 
-// If a shared server ends while it is being sent a request, the outcome of the request is unknown only if the server has got it.
+// An unsentCall is a call that notes that no server has its request.
+type unsentCall struct {
+	backend.Call
+	is bool
+}
+
+func (c *unsentCall) NotTaken() { c.is = true }
+
+// If a shared server ends while it is being sent a request, the outcome of the request is unknown only if the server has got it. If it has
+// not, the call hears so, and its client may make it again under the same key.
 func TestShareEndsAmidRequest(t *testing.T) {
 	for full, want := range map[bool]string{true: "the server did not take the request: the pipe is broken", false: "outcome unknown: it fell"} {
 		synctest.Test(t, func(t *testing.T) {
 			f := &script{hold: make(chan struct{}), full: full}
 			s := shareOf(f, 0)
 			defer s.close()
-			r := join(t, s)
+			r, of := join(t, s), &unsentCall{}
+			r.call = of
 			r.say(toolCall(7)) // Deliver of the call waits
 			f.conns[0].sink.Closed(errors.New("it fell"), true)
 			synctest.Wait()
@@ -286,6 +296,9 @@ func TestShareEndsAmidRequest(t *testing.T) {
 			synctest.Wait()
 			if got := r.heard(); strings.Count(got, `"id":7`) != 1 || !strings.Contains(got, want) {
 				t.Errorf("the session is told %s; want %s", got, want)
+			}
+			if of.is != full {
+				t.Errorf("full %v: the call hears that no server has it: %v", full, of.is)
 			}
 			r.leave()
 		})
