@@ -137,17 +137,23 @@ func (l *link) send(in backend.Inbound, own *pending) {
 	l.deliver(conn, in, p)
 }
 
-// reply hands a response to the server, which may wait for it before it answers initialize.
-func (l *link) reply(in backend.Inbound) {
+// reply hands a response to the server, which may wait for it before it answers initialize. ended reports whether that conversation with the
+// server has ended since.
+func (l *link) reply(in backend.Inbound) (ended func() bool, err error) {
 	l.mu.Lock()
-	conn := l.conn
+	conn, n := l.conn, l.opening
 	if conn == nil && l.state == linkOpening {
 		l.replies = append(l.replies, in)
 	}
 	l.mu.Unlock()
 	if conn != nil {
-		_ = conn.Deliver(in) // [link.ended] hears of an error, too
+		err = conn.Deliver(in)
 	}
+	return func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.opening != n
+	}, err
 }
 
 func (l *link) deliver(conn backend.Conn, in backend.Inbound, p *pending) {

@@ -215,6 +215,40 @@ func TestAsksInItsCall(t *testing.T) {
 	})
 }
 
+// An answer that a server does not take just now, as its stdin is full for example, can be delivered again, unless the server ends.
+func TestAnswerNotTaken(t *testing.T) {
+	t.Parallel()
+	for _, ends := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			a := &stuck{fake: &fake{tool: "x", mute: []string{"tools/call"}, asks: "tools/call"}, id: "1", goOn: make(chan struct{}), full: true}
+			c := newClient(t, New(func() []Member { return []Member{{Name: "a", Backend: a, Prefix: "a_"}} }, slog.New(slog.DiscardHandler)))
+			c.tell(t, "20", "initialize", `{"protocolVersion":"2025-11-25","capabilities":{}}`)
+			synctest.Wait()
+			c.told()
+			c.tell(t, "21", "tools/call", `{"name":"a_x"}`)
+			asked := <-c.said
+			answer := backend.Inbound{Message: response(asked.ID, nil, nil), Context: t.Context()}
+			delivered := make(chan error, 1)
+			go func() { delivered <- c.conn.Deliver(answer) }()
+			synctest.Wait()
+			if ends {
+				a.ends(errors.New("gone"))
+			}
+			close(a.goOn)
+			if err := <-delivered; (err == nil) != ends || c.asked() != map[bool]int{false: 1}[ends] {
+				t.Errorf("ends %v: %v; %d questions wait", ends, err, c.asked())
+			}
+			a.full = false
+			if err := c.conn.Deliver(answer); err != nil || c.asked() != 0 {
+				t.Errorf("ends %v: once there is room: %v; %d questions wait", ends, err, c.asked())
+			}
+			if n := len(a.hearing("")); (n == 0) != ends {
+				t.Errorf("ends %v: the server gets %d answers", ends, n)
+			}
+		})
+	}
+}
+
 // If a server does not answer a subscription, the request fails, and no state of it is kept.
 func TestSubscriptionNotAnswered(t *testing.T) {
 	t.Parallel()
