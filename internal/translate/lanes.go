@@ -635,9 +635,18 @@ func (l *lanes) answered(in backend.Inbound) error {
 	if !ok {
 		return l.main.out.Deliver(in)
 	}
+	known := key(in.ID)
 	in.Raw = in.WithID(q.id)
 	in.ID = q.id
-	return q.lane.out.Deliver(in)
+	err := q.lane.out.Deliver(in)
+	if err != nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if !q.lane.over { // so that it can be answered again
+			l.asked[known] = q
+		}
+	}
+	return err
 }
 
 // Close implements [backend.Conn].

@@ -35,6 +35,7 @@ type opened struct {
 	slow bool // does not answer initialize
 
 	mu   sync.Mutex
+	full bool     // takes no answers
 	told []string // messages, without the handshake and pings
 	over bool
 }
@@ -79,6 +80,9 @@ func (o *opened) Deliver(in backend.Inbound) error {
 	default:
 		o.mu.Lock()
 		defer o.mu.Unlock()
+		if o.full && in.Kind == jsonrpc.Response {
+			return errors.New("full")
+		}
 		o.told = append(o.told, string(in.Raw))
 	}
 	return nil
@@ -259,6 +263,33 @@ func TestQuestionsFindTheirCalls(t *testing.T) {
 		if !second.closed() || !third.closed() || c.taken != 0 || main.closed() {
 			t.Error("what no call needs was not closed")
 		}
+	})
+}
+
+// An answer that a lane does not take just now can be delivered again.
+func TestLaneTakesNoAnswer(t *testing.T) {
+	t.Parallel()
+	inCrowd(t, func(t *testing.T, c *crowd) {
+		a, b := c.calls("1", "ask"), c.calls("2", "ask")
+		c.server.all[0].asks(1, "a")
+		c.replies(c.asked(a, "a"))
+		lane := c.server.all[c.where("2")]
+		lane.asks(1, "b")
+		q := c.asked(b, "b")
+		lane.full = true
+		answer := mcptest.Parse(`{"jsonrpc":"2.0","id":` + q + `,"result":{"action":"accept"}}`)
+		if err := c.conn.Deliver(backend.Inbound{Message: answer}); err == nil {
+			t.Error("the answer was taken")
+		}
+		lane.full = false
+		c.replies(q)
+		if want := `{"jsonrpc":"2.0","id":1,"result":{"action":"accept"}}`; lane.last() != want {
+			t.Errorf("the server heard %s", lane.last())
+		}
+		c.server.all[0].answers("1")
+		c.ended(a, "complete")
+		lane.answers("2")
+		c.ended(b, "complete")
 	})
 }
 
