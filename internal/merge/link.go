@@ -7,9 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -302,13 +300,25 @@ func (l *link) connect(n int, in backend.Inbound) {
 	if level != nil && jsonrpc.Field(m.Result, "capabilities", "logging") != nil {
 		_, _ = l.askOn(ctx, conn, protocol.MethodSetLevel, level, about)
 	}
-	l.mu.Lock()
-	subs := slices.Collect(maps.Values(l.subs))
-	l.mu.Unlock()
-	for _, params := range subs {
+	told := make(map[string]bool)
+	for params := l.untold(told); params != nil; params = l.untold(told) {
 		_, _ = l.askOn(ctx, conn, protocol.MethodSubscribe, params, about)
 	}
 	l.opened(n, m.Result, nil)
+}
+
+// untold returns the params of a subscription of which a server that is being opened was not told, and notes that it is told; nil: there is
+// none. The client may subscribe to more meanwhile.
+func (l *link) untold(told map[string]bool) (params []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for uri, params := range l.subs {
+		if !told[uri] {
+			told[uri] = true
+			return params
+		}
+	}
+	return nil
 }
 
 // opened ends an opening: the messages that wait are sent, or fail.

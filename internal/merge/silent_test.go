@@ -249,6 +249,30 @@ func TestAnswerNotTaken(t *testing.T) {
 	}
 }
 
+// A server that is being opened is told of a subscription that the client makes while the server is told of those before.
+func TestSubscribedWhileOpened(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := &fake{tool: "x", starts: initWait + time.Second, mute: []string{"resources/subscribe"}}
+		c := newClient(t, New(func() []Member {
+			return []Member{{Name: "a", Backend: a, Prefix: "a_"}, {Name: "b", Backend: &fake{tool: "y"}, Prefix: "b_"}}
+		}, slog.New(slog.DiscardHandler)))
+		c.ask(t, "initialize") // the server is late: clients wait for lateWait from now on
+		c.tell(t, "20", "resources/subscribe", `{"uri":"r:/1"}`)
+		time.Sleep(time.Second + lateWait/2) // the server is told of it, and does not answer
+		c.tell(t, "21", "resources/subscribe", `{"uri":"r:/2"}`)
+		time.Sleep(2 * restateFor)
+		if n := len(a.hearing("resources/subscribe")); n != 2 {
+			t.Errorf("the server is told of %d subscriptions", n)
+		}
+		for _, id := range []string{"20", "21"} {
+			if !c.hears(id) {
+				t.Errorf("subscription %s is not answered", id)
+			}
+		}
+	})
+}
+
 // If a server does not answer a subscription, the request fails, and no state of it is kept.
 func TestSubscriptionNotAnswered(t *testing.T) {
 	t.Parallel()
