@@ -273,7 +273,7 @@ func TestOddError(t *testing.T) {
 	t.Parallel()
 	server := mcp.NewServer(&mcp.Implementation{Name: "asks", Version: "1"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "ask"}, func(ctx context.Context, req *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
-		_, err := req.Session.ListRoots(ctx, nil)
+		_, err := req.Session.Elicit(ctx, &mcp.ElicitParams{Message: "?"})
 		return nil, fmt.Sprint(err), nil
 	})
 	url := mcptest.Serve(t, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
@@ -283,13 +283,13 @@ func TestOddError(t *testing.T) {
 		}
 	})
 	h := newHost(t, url, t.TempDir())
-	h.send(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{}},"clientInfo":{"name":"odd","version":"1"}}}`)
+	h.send(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"odd","version":"1"}}}`)
 	h.read(`"id":0,`)
 	h.send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	h.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ask","arguments":{}}}`)
-	id := jsonrpc.Field([]byte(h.read("roots/list")), "id")
-	h.send(`{"jsonrpc":"2.0","id":%s,"error":{"code":"x","message":"no roots"}}`, id)
-	h.read("no roots")
+	id := jsonrpc.Field([]byte(h.read("elicitation/create")), "id")
+	h.send(`{"jsonrpc":"2.0","id":%s,"error":{"code":"x","message":"no form"}}`, id)
+	h.read("no form")
 }
 
 // A bridge that cannot write its state works all the same.

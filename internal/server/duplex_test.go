@@ -187,7 +187,7 @@ func TestDuplexOddError(t *testing.T) {
 		var asking atomic.Pointer[message.Exchange]
 		n := newNode(t, config{backend: message.New(message.HandlerFunc(func(x *message.Exchange) {
 			switch {
-			case x.Message.Kind == jsonrpc.Response:
+			case x.Kind == jsonrpc.Response:
 				asking.Load().Result(fmt.Appendf(nil, `{"content":[],"got":%s}`, x.Message.Error))
 			case x.Method == "initialize":
 				x.Result([]byte(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}}}`))

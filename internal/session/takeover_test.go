@@ -145,7 +145,7 @@ func TestSettingsNotedAtATime(t *testing.T) {
 	mcptest.Eventually(t, "the session to be stored", time.Minute, s.log.IsIdle)
 	var notes [][]byte
 	began, goOn := make(chan struct{}, 100), make(chan struct{})
-	hold := func(records []stream.Record) error {
+	hold := func(records []stream.Record) error { //nolint:unparam // other hooks fail
 		for _, r := range records {
 			if r.Note {
 				notes = append(notes, slices.Clone(r.Data)) // one append at a time

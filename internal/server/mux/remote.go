@@ -127,7 +127,7 @@ func (m *mux) placeHome(x *exchange.Exchange, to *placement.Answer) *placement.P
 // body, or nil. The error is placement.ErrHere if the session is here, or has come here. A session that has left is elsewhere, if the
 // connection continues its calls.
 func (m *mux) forwardHome(x *exchange.Exchange) ([]byte, error) {
-	if s := m.session(); s != nil && !(s.Moved() && m.follows()) {
+	if s := m.session(); s != nil && (!s.Moved() || !m.follows()) {
 		return nil, placement.ErrHere
 	}
 	got := &placement.Answer{}
