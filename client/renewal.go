@@ -127,7 +127,7 @@ func (c *Conn) beginAgain() error {
 }
 
 // setAgain repeats in a new session the host's settings of the old one, and tells the host
-// that lists may have changed. result is the result of initialize.
+// that lists, and resources that it subscribes to, may have changed. result is the result of initialize.
 func (c *Conn) setAgain(result []byte) {
 	c.mu.Lock()
 	set := slices.Clone(c.opening.settings)
@@ -137,7 +137,10 @@ func (c *Conn) setAgain(result []byte) {
 		if err == nil && reply.Error != nil {
 			err = errorOf(reply.Error)
 		}
-		if err != nil && c.ctx.Err() == nil {
+		switch {
+		case err == nil && s.method == protocol.MethodSubscribe:
+			c.tellHost(protocol.MethodResourceUpdated, jsonrpc.Object("uri", jsonrpc.String(jsonrpc.Field(s.params, "uri"))))
+		case err != nil && c.ctx.Err() == nil:
 			c.logger.Warn("not set again in the new session", "method", s.method, "error", err)
 		}
 	}
@@ -146,13 +149,16 @@ func (c *Conn) setAgain(result []byte) {
 		{"prompts", protocol.MethodPromptsListChanged},
 		{"resources", protocol.MethodResourcesListChanged},
 	} {
-		if string(jsonrpc.Field(result, "capabilities", list[0], "listChanged")) != "true" {
-			continue
+		if string(jsonrpc.Field(result, "capabilities", list[0], "listChanged")) == "true" {
+			c.tellHost(list[1], nil)
 		}
-		m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, nil, list[1], nil))
-		if err == nil {
-			c.deliver(nil, m)
-		}
+	}
+}
+
+// tellHost gives the host a notification.
+func (c *Conn) tellHost(method string, params []byte) {
+	if m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, nil, method, params)); err == nil {
+		c.deliver(nil, m)
 	}
 }
 

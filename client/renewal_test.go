@@ -81,6 +81,46 @@ func TestNewSession(t *testing.T) {
 	}
 }
 
+// A host that subscribes to a resource is told in a new session that the resource may have changed.
+func TestSubscribedAgain(t *testing.T) {
+	t.Parallel()
+	var sessions atomic.Int32
+	subscribed := make(chan string, 10)
+	at := mcptest.Serve(t, mcptest.Methods{
+		"initialize": func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message) {
+			w.Header().Set("Mcp-Session-Id", fmt.Sprint(sessions.Add(1)))
+			mcptest.JSON(w, fmt.Sprintf(keyedGreeting, m.ID))
+		},
+		"*": func(w http.ResponseWriter, r *http.Request, m jsonrpc.Message) {
+			id := r.Header.Get("Mcp-Session-Id")
+			if m.Method == "tools/list" && id == "1" {
+				w.WriteHeader(http.StatusNotFound)
+				return
+			}
+			if m.Method == "resources/subscribe" {
+				subscribed <- id + jsonrpc.String(jsonrpc.Field(m.Params, "uri"))
+			}
+			mcptest.JSON(w, mcptest.Result(m, `{}`))
+		},
+	})
+	r := newRaw(t, at, client.Options{NoListen: true, Lost: func([]string) {}})
+	r.open()
+	for i, request := range []string{`subscribe","params":{"uri":"r:/1"}`, `subscribe","params":{"uri":"r:/2"}`, `unsubscribe","params":{"uri":"r:/2"}`} {
+		r.send(`{"jsonrpc":"2.0","id":%d,"method":"resources/%s}`, i, request)
+		r.answer(fmt.Sprint(i))
+	}
+	r.send(`{"jsonrpc":"2.0","id":"l","method":"tools/list"}`)
+	m := r.until(func(m jsonrpc.Message) bool { return m.Method == "notifications/resources/updated" })
+	if uri := jsonrpc.String(jsonrpc.Field(m.Params, "uri")); uri != "r:/1" {
+		t.Errorf("the host is told of %q", uri)
+	}
+	for _, want := range []string{"1r:/1", "1r:/2", "2r:/1"} {
+		if got := <-subscribed; got != want {
+			t.Errorf("subscribed to %q, want %q", got, want)
+		}
+	}
+}
+
 // A retry-safe request that is in flight when the server restarts is sent again.
 func TestNewSessionWhileAsked(t *testing.T) {
 	t.Parallel()

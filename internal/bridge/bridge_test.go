@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"holdfast/internal/mcptest"
 	"holdfast/internal/statefile"
 	"holdfast/internal/testlong"
+	"holdfast/jsonrpc"
 )
 
 // taskSoon is the time after which calls become tasks in tests.
@@ -299,6 +301,30 @@ func TestResponseNotTaken(t *testing.T) {
 	if line := b.read(`"jsonrpc"`); !strings.Contains(line, `"id":2,"result"`) {
 		t.Errorf("the call was made a second time: %s", line)
 	}
+}
+
+// An answer of the host with an error that is not as JSON-RPC defines it ends the question of a server with an official SDK.
+func TestOddError(t *testing.T) {
+	t.Parallel()
+	server := mcp.NewServer(&mcp.Implementation{Name: "asks", Version: "1"}, nil)
+	mcp.AddTool(server, &mcp.Tool{Name: "ask"}, func(ctx context.Context, req *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
+		_, err := req.Session.Elicit(ctx, &mcp.ElicitParams{Message: "?"})
+		return nil, fmt.Sprint(err), nil
+	})
+	url := mcptest.Serve(t, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
+	t.Cleanup(func() {
+		for s := range server.Sessions() {
+			_ = s.Close()
+		}
+	})
+	h := newHost(t, url, t.TempDir())
+	h.send(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"odd","version":"1"}}}`)
+	h.read(`"id":0,`)
+	h.send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	h.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ask","arguments":{}}}`)
+	id := jsonrpc.Field([]byte(h.read("elicitation/create")), "id")
+	h.send(`{"jsonrpc":"2.0","id":%s,"error":{"code":"x","message":"no form"}}`, id)
+	h.read("no form")
 }
 
 // A bridge that cannot write its state works all the same.

@@ -9,6 +9,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/protocol"
+	"holdfast/internal/rpc"
 	"holdfast/internal/translate"
 	"holdfast/jsonrpc"
 )
@@ -163,6 +164,7 @@ func (c *conversation) close() {
 
 // fromHost handles a message of the host. A message with a method of another kind is refused.
 func (b *bridge) fromHost(ctx context.Context, m jsonrpc.Message) {
+	rpc.Complete(&m) // the server's SDK may not take the host's error for an answer
 	why := protocol.CheckKind(&m)
 	switch {
 	case m.Kind == jsonrpc.Request:

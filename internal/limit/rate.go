@@ -68,6 +68,13 @@ func (b *bucket) follow(r Rate, now time.Time) {
 	}
 }
 
+// owe takes tokens for calls that have begun, also more than the bucket has or can have.
+func (b *bucket) owe(n int, now time.Time) {
+	b.SetBurstAt(now, max(n, b.r.burst())) // a reservation is for no more tokens than that
+	b.ReserveN(now, n)
+	b.SetBurstAt(now, b.r.burst())
+}
+
 // drop drops buckets that are full again.
 func (b *buckets) drop(now time.Time) {
 	for k, one := range b.all {

@@ -130,10 +130,7 @@ func (l *Limiter) Merge(node string, all []Number) {
 			}
 			freed = freed || all[i].N < was
 		case rates[i].PerSecond > 0:
-			b := l.buckets.of(k, rates[i], now)
-			for n := all[i].N; n > 0; n -= b.r.burst() { // the bucket may owe tokens then
-				b.ReserveN(now, min(n, b.r.burst()))
-			}
+			l.buckets.of(k, rates[i], now).owe(all[i].N, now)
 		}
 	}
 	if freed {

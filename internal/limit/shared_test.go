@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"holdfast/internal/testwork"
 )
 
 // nodes are limiters that share their counts, through JSON as in notices.
@@ -130,4 +132,31 @@ func TestCallsOfNodes(t *testing.T) {
 		}
 		b.Merge("a", []Number{{Kind: 99, N: 5}, {Kind: clientCalls, Name: []byte("x"), N: -5}, {Kind: serverRate, Name: []byte("x"), N: 1 << 40}})
 	})
+}
+
+// The work for the calls that another node has begun does not depend on their number: that node may have a rate of its own, and the lock is
+// held meanwhile.
+func TestMergeLinear(t *testing.T) {
+	testwork.Linear(t, 500, func(n int) func() {
+		l := newNodes(1, Policy{Rate: Rate{PerSecond: 1, Burst: 1}})[0]
+		return func() {
+			for range n {
+				l.Merge("b", []Number{{Kind: clientRate, Name: []byte("x"), N: n}})
+			}
+		}
+	})
+}
+
+// A bucket owes tokens for calls that other nodes have begun beyond its burst.
+func TestOwed(t *testing.T) {
+	t.Parallel()
+	b := new(buckets).of(key{}, Rate{PerSecond: 1, Burst: 3}, time.Unix(0, 0))
+	b.owe(2, time.Unix(0, 0))
+	b.owe(8, time.Unix(1, 0))
+	b.owe(0, time.Unix(1, 0))
+	for at, want := range map[int64]float64{1: -6, 7: 0, 10: 3, 100: 3} {
+		if got := b.TokensAt(time.Unix(at, 0)); got != want {
+			t.Errorf("%v tokens after %d s, want %v", got, at, want)
+		}
+	}
 }

@@ -331,12 +331,15 @@ var listings = map[string]listing{
 // servers, by their names. The part of a server that fails is left out, but a list without any part is an error.
 func (c *conn) list(ctx context.Context, in backend.Inbound) ([]byte, error) {
 	what := listings[in.Method]
-	cursors, ok := parseCursor(jsonrpc.Field(in.Params, "cursor"))
-	if !ok {
-		return nil, jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "the cursor is not one of this list")
-	}
+	var cursors map[string]place // nil: the first page
 	first := in.Params
-	if cursors == nil && jsonrpc.Field(first, "cursor") != nil {
+	switch raw := jsonrpc.Field(in.Params, "cursor"); {
+	case !protocol.IsFirstPage(in.Params):
+		var ok bool
+		if cursors, ok = parseCursor(raw); !ok {
+			return nil, jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "the cursor is not one of this list")
+		}
+	case raw != nil:
 		first = protocol.Without(first, "cursor") // null or an empty text, which some servers refuse
 	}
 	within, cancel := context.WithTimeout(ctx, initWait) // a server that hangs is left out
@@ -586,13 +589,8 @@ func hashOf(page []byte) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:12])
 }
 
-// parseCursor returns the places that a client's cursor has; nil: it asks for the first page, as with null or an empty text, which some
-// clients send in place of no cursor.
+// parseCursor returns the places that a client's cursor has.
 func parseCursor(raw []byte) (cursors map[string]place, ok bool) {
-	switch string(raw) {
-	case "", "null", `""`:
-		return nil, true
-	}
 	text, err := base64.RawURLEncoding.DecodeString(jsonrpc.String(raw))
 	if err != nil || json.Unmarshal(text, &cursors) != nil || cursors == nil {
 		return nil, false

@@ -7,9 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -137,17 +135,23 @@ func (l *link) send(in backend.Inbound, own *pending) {
 	l.deliver(conn, in, p)
 }
 
-// reply hands a response to the server, which may wait for it before it answers initialize.
-func (l *link) reply(in backend.Inbound) {
+// reply hands a response to the server, which may wait for it before it answers initialize. ended reports whether that conversation with the
+// server has ended since.
+func (l *link) reply(in backend.Inbound) (ended func() bool, err error) {
 	l.mu.Lock()
-	conn := l.conn
+	conn, n := l.conn, l.opening
 	if conn == nil && l.state == linkOpening {
 		l.replies = append(l.replies, in)
 	}
 	l.mu.Unlock()
 	if conn != nil {
-		_ = conn.Deliver(in) // [link.ended] hears of an error, too
+		err = conn.Deliver(in)
 	}
+	return func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.opening != n
+	}, err
 }
 
 func (l *link) deliver(conn backend.Conn, in backend.Inbound, p *pending) {
@@ -296,13 +300,25 @@ func (l *link) connect(n int, in backend.Inbound) {
 	if level != nil && jsonrpc.Field(m.Result, "capabilities", "logging") != nil {
 		_, _ = l.askOn(ctx, conn, protocol.MethodSetLevel, level, about)
 	}
-	l.mu.Lock()
-	subs := slices.Collect(maps.Values(l.subs))
-	l.mu.Unlock()
-	for _, params := range subs {
+	told := make(map[string]bool)
+	for params := l.untold(told); params != nil; params = l.untold(told) {
 		_, _ = l.askOn(ctx, conn, protocol.MethodSubscribe, params, about)
 	}
 	l.opened(n, m.Result, nil)
+}
+
+// untold returns the params of a subscription of which a server that is being opened was not told, and notes that it is told; nil: there is
+// none. The client may subscribe to more meanwhile.
+func (l *link) untold(told map[string]bool) (params []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for uri, params := range l.subs {
+		if !told[uri] {
+			told[uri] = true
+			return params
+		}
+	}
+	return nil
 }
 
 // opened ends an opening: the messages that wait are sent, or fail.

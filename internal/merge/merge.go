@@ -296,7 +296,7 @@ func (c *conn) Deliver(in backend.Inbound) error {
 	}
 	switch in.Kind {
 	case jsonrpc.Response:
-		c.answered(in)
+		return c.answered(in)
 	case jsonrpc.Notification:
 		c.notify(in)
 	case jsonrpc.Request:
@@ -424,19 +424,32 @@ func (c *conn) tellInitialized(in backend.Inbound) {
 	})
 }
 
-// answered hands the client's response to the server that has asked.
-func (c *conn) answered(in backend.Inbound) {
+// answered hands the client's response to the server that has asked. After an error the response can be delivered again.
+func (c *conn) answered(in backend.Inbound) error {
 	key := string(jsonrpc.Key(in.ID))
 	c.mu.Lock()
 	a, ok := c.asked[key]
 	delete(c.asked, key)
 	c.mu.Unlock()
 	if !ok {
-		return
+		return nil
 	}
 	in.Raw = in.WithID(a.id)
 	in.ID = a.id
-	a.l.reply(in)
+	ended, err := a.l.reply(in)
+	if err == nil || ended() {
+		return nil // a server that has ended waits for no response
+	}
+	c.mu.Lock()
+	c.asked[key] = a
+	c.mu.Unlock()
+	if ended() { // since then, so that [conn.dropAsked] may have missed it
+		c.mu.Lock()
+		delete(c.asked, key)
+		c.mu.Unlock()
+		return nil
+	}
+	return err
 }
 
 // respond answers a request of the client.

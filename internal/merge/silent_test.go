@@ -215,6 +215,73 @@ func TestAsksInItsCall(t *testing.T) {
 	})
 }
 
+// An answer that a server does not take just now, as its stdin is full for example, can be delivered again, unless the server ends.
+func TestAnswerNotTaken(t *testing.T) {
+	t.Parallel()
+	for _, ends := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			goOn, room := make(chan struct{}), false
+			a := &fake{tool: "x", mute: []string{"tools/call"}, asks: "tools/call", takes: func(in backend.Inbound) error {
+				if in.Kind != jsonrpc.Response {
+					return nil
+				}
+				if <-goOn; !room {
+					return errors.New("the pipe is full")
+				}
+				return nil
+			}}
+			c := newClient(t, New(func() []Member { return []Member{{Name: "a", Backend: a, Prefix: "a_"}} }, slog.New(slog.DiscardHandler)))
+			c.tell(t, "20", "initialize", `{"protocolVersion":"2025-11-25","capabilities":{}}`)
+			synctest.Wait()
+			c.told()
+			c.tell(t, "21", "tools/call", `{"name":"a_x"}`)
+			asked := <-c.said
+			answer := backend.Inbound{Message: response(asked.ID, nil, nil), Context: t.Context()}
+			delivered := make(chan error, 1)
+			go func() { delivered <- c.conn.Deliver(answer) }()
+			synctest.Wait()
+			if ends {
+				a.ends(errors.New("gone"))
+			}
+			close(goOn)
+			if err := <-delivered; (err == nil) != ends || c.asked() != map[bool]int{false: 1}[ends] {
+				t.Errorf("ends %v: %v; %d questions wait", ends, err, c.asked())
+			}
+			room = true
+			if err := c.conn.Deliver(answer); err != nil || c.asked() != 0 {
+				t.Errorf("ends %v: once there is room: %v; %d questions wait", ends, err, c.asked())
+			}
+			if n := len(a.hearing("")); (n == 0) != ends {
+				t.Errorf("ends %v: the server gets %d answers", ends, n)
+			}
+		})
+	}
+}
+
+// A server that is being opened is told of a subscription that the client makes while the server is told of those before.
+func TestSubscribedWhileOpened(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := &fake{tool: "x", starts: initWait + time.Second, mute: []string{"resources/subscribe"}}
+		c := newClient(t, New(func() []Member {
+			return []Member{{Name: "a", Backend: a, Prefix: "a_"}, {Name: "b", Backend: &fake{tool: "y"}, Prefix: "b_"}}
+		}, slog.New(slog.DiscardHandler)))
+		c.ask(t, "initialize") // the server is late: clients wait for lateWait from now on
+		c.tell(t, "20", "resources/subscribe", `{"uri":"r:/1"}`)
+		time.Sleep(time.Second + lateWait/2) // the server is told of it, and does not answer
+		c.tell(t, "21", "resources/subscribe", `{"uri":"r:/2"}`)
+		time.Sleep(2 * restateFor)
+		if n := len(a.hearing("resources/subscribe")); n != 2 {
+			t.Errorf("the server is told of %d subscriptions", n)
+		}
+		for _, id := range []string{"20", "21"} {
+			if !c.hears(id) {
+				t.Errorf("subscription %s is not answered", id)
+			}
+		}
+	})
+}
+
 // If a server does not answer a subscription, the request fails, and no state of it is kept.
 func TestSubscriptionNotAnswered(t *testing.T) {
 	t.Parallel()

@@ -299,29 +299,36 @@ func TestEndsWhenOpened(t *testing.T) {
 	})
 }
 
-// If a server ends while it is being sent a request, the outcome of the request is unknown only if the server has got it.
+// If a server ends, or its conversation is closed, while it is being sent a request, the outcome of the request is unknown only if the server
+// has got it.
 func TestEndsAmidRequest(t *testing.T) {
 	t.Parallel()
 	for full, want := range map[bool]string{true: "did not take the request: the pipe is broken", false: "outcome unknown"} {
-		synctest.Test(t, func(t *testing.T) {
-			a, goOn := stuck(full)
-			a.leaves("tools/call")
-			c := newClient(t, New(func() []Member { return []Member{{Name: "a", Backend: a, Prefix: "a_"}} }, slog.New(slog.DiscardHandler)))
-			c.tell(t, "1", "initialize", `{"protocolVersion":"2025-11-25","capabilities":{}}`)
-			synctest.Wait()
-			c.told()
-			go c.tell(t, "3", "tools/call", `{"name":"a_x"}`)
-			synctest.Wait()
-			a.ends(errors.New("gone"))
-			synctest.Wait()
-			if got, _ := c.told(); len(got["3"]) > 0 {
-				t.Errorf("before it is known whether the server has it: %s", got["3"][0].Raw)
-			}
-			close(goOn)
-			synctest.Wait()
-			if got, _ := c.told(); len(got["3"]) != 1 || !strings.Contains(string(got["3"][0].Raw), want) {
-				t.Errorf("the client is told %v; want %s", got, want)
-			}
-		})
+		for _, closes := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				a, goOn := stuck(full)
+				a.leaves("tools/call")
+				c := newClient(t, New(func() []Member { return []Member{{Name: "a", Backend: a, Prefix: "a_"}} }, slog.New(slog.DiscardHandler)))
+				c.tell(t, "1", "initialize", `{"protocolVersion":"2025-11-25","capabilities":{}}`)
+				synctest.Wait()
+				c.told()
+				go c.tell(t, "3", "tools/call", `{"name":"a_x"}`)
+				synctest.Wait()
+				if closes {
+					go func() { _ = c.conn.Close() }()
+				} else {
+					a.ends(errors.New("gone"))
+				}
+				synctest.Wait()
+				if got, _ := c.told(); len(got["3"]) > 0 {
+					t.Errorf("closed %v: before it is known whether the server has it: %s", closes, got["3"][0].Raw)
+				}
+				close(goOn)
+				synctest.Wait()
+				if got, _ := c.told(); len(got["3"]) != 1 || !strings.Contains(string(got["3"][0].Raw), want) {
+					t.Errorf("closed %v: the client is told %v; want %s", closes, got, want)
+				}
+			})
+		}
 	}
 }

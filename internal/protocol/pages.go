@@ -54,3 +54,13 @@ func (p *Pages) Next(page []byte) (cursor []byte, again bool, err error) {
 	p.sent[p.last] = true
 	return cursor, false, nil
 }
+
+// IsFirstPage reports whether the params of a list request ask for the first page of a list of ours: some clients send a cursor that is null,
+// or an empty text. Of servers, an empty text is a cursor.
+func IsFirstPage(params []byte) bool {
+	switch string(jsonrpc.Field(params, "cursor")) {
+	case "", "null", `""`:
+		return true
+	}
+	return false
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"holdfast/internal/revival"
@@ -83,4 +84,24 @@ func TestOldNotesMakeRoom(t *testing.T) {
 			t.Errorf("%s: %q, %v; want %q", key, got, err, want)
 		}
 	}
+}
+
+// Old notes are looked for once a minute: each search goes through all of them, with the lock held.
+func TestOldNotesLookedForOnceAMinute(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		k := revival.New(revival.Options{Life: time.Hour, Keys: []sessionid.Key{{1}}})
+		began := time.Now().Add(30*time.Second - time.Hour) // the notes are old in 30 seconds
+		for n := range 100_000 {
+			if err := k.Note(t.Context(), stream.SessionKey(fmt.Sprint(n)), began, []byte("x")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, want := range []error{revival.ErrNoRoom, revival.ErrNoRoom, nil} {
+			if err := k.Note(t.Context(), "new", time.Now(), []byte("y")); !errors.Is(err, want) {
+				t.Errorf("%v, want %v", err, want)
+			}
+			time.Sleep(31 * time.Second)
+		}
+	})
 }

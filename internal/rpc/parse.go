@@ -19,7 +19,7 @@ func Parse(data []byte) ([]jsonrpc.Message, error) {
 	if len(data) > 0 && data[0] == '{' { // saves the slice that ParseBody makes for a batch
 		m, err := jsonrpc.Parse(data)
 		if err == nil {
-			complete(&m)
+			Complete(&m)
 			return []jsonrpc.Message{m}, nil
 		}
 		if !errors.Is(err, jsonrpc.ErrParse) {
@@ -33,14 +33,14 @@ func Parse(data []byte) ([]jsonrpc.Message, error) {
 		}
 	}
 	for i := range msgs {
-		complete(&msgs[i])
+		Complete(&msgs[i])
 	}
 	return msgs, err
 }
 
-// complete gives the error of a response a code and a message of the right types (JSON-RPC 2.0, section 5.1): clients take
-// no other error for an answer, and some wait on. Other members of the error stay.
-func complete(m *jsonrpc.Message) {
+// Complete gives the error of a response a code and a message of the right types (JSON-RPC 2.0, section 5.1): the official SDKs take
+// no other error for an answer, and wait on. Other members of the error stay.
+func Complete(m *jsonrpc.Message) {
 	if m.Kind != jsonrpc.Response || m.Error == nil {
 		return
 	}
@@ -62,7 +62,7 @@ func complete(m *jsonrpc.Message) {
 }
 
 // noText is the message of an error without a message.
-var noText = []byte(`"the server answered with an error that says nothing"`)
+var noText = []byte(`"the answer is an error that says nothing"`)
 
 // codeOf returns the code of an error: an integer, which may be written as -5.0 or as "-5". Any other code becomes
 // [jsonrpc.CodeServer].

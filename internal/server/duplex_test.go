@@ -9,11 +9,13 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/coder/websocket"
 
+	"holdfast/backend"
 	"holdfast/backend/message"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
@@ -116,6 +118,93 @@ func TestDuplexAsked(t *testing.T) {
 		}
 		c.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, asked.ID))
 		c.hears(`"id":1`, "accept")
+	})
+}
+
+// A shy is a backend that refuses answers of clients at first, as a process does whose stdin is full.
+type shy struct {
+	backend.Backend
+	refused atomic.Int32
+}
+
+type shyConn struct {
+	backend.Conn
+	s *shy
+}
+
+func (s *shy) Open(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
+	conn, err := s.Backend.Open(ctx, start, sink)
+	return &shyConn{conn, s}, err
+}
+
+func (c *shyConn) Deliver(in backend.Inbound) error {
+	if in.Kind == jsonrpc.Response && c.s.refused.Add(1) <= 3 {
+		return errors.New("full")
+	}
+	return c.Conn.Deliver(in)
+}
+
+// TestAnswerNotTaken has a server not take a client's answer at first. The client, which is not told, does not send the answer again.
+func TestAnswerNotTaken(t *testing.T) {
+	t.Parallel()
+	withShy := func() config {
+		return config{backend: &shy{Backend: message.New(&script{runs: map[string]int{}})}}
+	}
+	const answer = `{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`
+	bothWays(t, func(t *testing.T, open dialer) {
+		c := open(newNode(t, withShy()), 0)
+		c.begin("2025-11-25", "")
+		c.say(callAs("1", "ask", `{}`))
+		c.say(fmt.Sprintf(answer, c.message().ID))
+		c.hears(`"id":1`, "accept")
+	})
+	t.Run("session of another node", func(t *testing.T) {
+		t.Parallel()
+		_, _, c := elsewhere(t, withShy(), 2)
+		c.say(callAs("1", "ask", `{}`))
+		c.say(fmt.Sprintf(answer, c.message().ID))
+		c.hears(`"id":1`, "accept")
+	})
+	t.Run("pair of 2024-11-05", func(t *testing.T) {
+		t.Parallel()
+		c := newNode(t, withShy()).pair(nil)
+		c.initialize()
+		c.send(callAs("1", "ask", `{}`))
+		c.send(fmt.Sprintf(answer, jsonrpc.Field(c.next().Data, "id")))
+		c.wants("accept")
+	})
+}
+
+// TestDuplexOddError is a client's answer with an error that is not as JSON-RPC defines it: the server, whose SDK would drop such an
+// answer and wait on, gets one that is.
+func TestDuplexOddError(t *testing.T) {
+	t.Parallel()
+	bothWays(t, func(t *testing.T, open dialer) {
+		var asking atomic.Pointer[message.Exchange]
+		n := newNode(t, config{backend: message.New(message.HandlerFunc(func(x *message.Exchange) {
+			switch {
+			case x.Kind == jsonrpc.Response:
+				asking.Load().Result(fmt.Appendf(nil, `{"content":[],"got":%s}`, x.Message.Error))
+			case x.Method == "initialize":
+				x.Result([]byte(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}}}`))
+			case x.Method == "tools/call":
+				asking.Store(x)
+				x.Request([]byte("1"), "elicitation/create", []byte(`{"message":"?"}`))
+			}
+		}))})
+		c := open(n, 0)
+		c.begin("2025-11-25", `{"elicitation":{}}`)
+		for odd, want := range map[string]string{
+			`{"code":"x","message":"no"}`:   `{"code":-32000,"message":"no"}`,
+			`{"code":"-5","message":"no"}`:  `{"code":-5,"message":"no"}`,
+			`{"code":-5.0,"message":"no"}`:  `{"code":-5,"message":"no"}`,
+			`{"message":"no","data":1}`:     `{"message":"no","data":1,"code":-32000}`,
+			`{"code":-1,"message":{"a":1}}`: `{"code":-1,"message":"the answer is an error that says nothing"}`,
+		} {
+			c.say(callAs("1", "ask", `{}`))
+			c.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":%s}`, c.message().ID, odd))
+			c.hears(`"id":1`, `"got":`+want)
+		}
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"holdfast/backend/message"
 	"holdfast/internal/caller"
+	"holdfast/internal/engine/shared"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
@@ -326,4 +327,39 @@ func TestFarSessionLeaves(t *testing.T) {
 		c.hears(`"progress":1,`)
 		c.fails(`"c"`, codeUnknown, "outcome unknown: the node")
 	})
+}
+
+// TestPipesAfterSessionLeft has another node take over the session of a pair of pipes, and make a call again. The client answers a question
+// of that call, and cancels another one.
+func TestPipesAfterSessionLeft(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 2, config{server: server.Options{Principal: named, UpgradeAfter: time.Minute}})
+	d := openPipes(f.nodes[0].node, 0, me)
+	d.begin("2025-11-25", `{"elicitation":{}}`)
+	d.say(callAs("1", "safe_hold", `{}`), callAs("2", "safe_hold", `{}`))
+	f.nodes[0].release(2)
+	var own stream.SessionKey
+	if err := f.nodes[0].store.Sessions(t.Context(), func(s shared.Session) bool { own = s.Key; return true }); err != nil {
+		t.Fatal(err)
+	}
+	f.take(f.nodes[0], f.nodes[1], string(own))
+	again := f.nodes[1].release(2)
+	at := f.nodes[1].script
+	at.mu.Lock()
+	at.held = again[:1]
+	at.mu.Unlock()
+	again[0].Request([]byte("1"), "elicitation/create", []byte(`{"message":"?"}`))
+	asked := d.message()
+	if asked.Method != "elicitation/create" {
+		t.Fatalf("got %s", asked.Raw)
+	}
+	d.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, asked.ID))
+	answered := d.message()
+	if !strings.Contains(string(answered.Raw), "accept") {
+		t.Errorf("got %s", answered.Raw)
+	}
+	for id := 1; id <= 2; id++ { // one of them was not answered
+		d.say(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, id))
+	}
+	mcptest.Eventually(t, "the other call to end", time.Minute, func() bool { return f.nodes[1].sessions.Calls() == 0 })
 }

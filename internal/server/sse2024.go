@@ -141,7 +141,10 @@ func (h *Handler) startPairMessages(x *exchange.Exchange, o *outcome) (err error
 	for i := range x.Msgs {
 		if x.Msgs[i].Kind == jsonrpc.Request {
 			calls = append(calls, x.Msgs[i])
-		} else if err := s.Send(ctx, x.Msgs[i], x.HTTP.Header); errors.Is(err, session.ErrMoved) {
+		} else if err := exchange.UntilTaken(ctx, func() (again bool, err error) {
+			err = s.Send(ctx, x.Msgs[i], x.HTTP.Header)
+			return x.Msgs[i].Kind == jsonrpc.Response && errors.Is(err, session.ErrNotDelivered), err
+		}); errors.Is(err, session.ErrMoved) {
 			return err
 		} else if err != nil {
 			h.logger.Warn("message not delivered", "session", s.Name(), "method", x.Msgs[i].Method, "error", err)

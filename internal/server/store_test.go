@@ -36,6 +36,29 @@ func (d *deafStore) over(s stream.Store) stream.Store {
 	return d
 }
 
+// An endlessStore is a store that does not say where streams end while on is set.
+type endlessStore struct {
+	stream.Store
+	on     atomic.Bool
+	failed chan struct{} // gets a value for each failure, if there is room
+}
+
+func (e *endlessStore) Bounds(ctx context.Context, id stream.ID) (first, next uint64, err error) {
+	if !e.on.Load() {
+		return e.Store.Bounds(ctx, id)
+	}
+	select {
+	case e.failed <- struct{}{}:
+	default:
+	}
+	return 0, 0, stream.ErrUnavailable
+}
+
+func (e *endlessStore) over(s stream.Store) stream.Store {
+	e.Store, e.failed = s, make(chan struct{}, 1)
+	return e
+}
+
 // TestStreamUnreadable calls a tool while streams cannot be read. The client gets a 503, the tool
 // does not run, and no call is left.
 func TestStreamUnreadable(t *testing.T) {

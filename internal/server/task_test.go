@@ -453,6 +453,30 @@ func nextTold(t testing.TB, w *wire) (m toldListen) {
 	return m
 }
 
+// A listen is told how a task has ended, if the store cannot say that at first.
+func TestTaskListenStoreAway(t *testing.T) {
+	t.Parallel()
+	var store endlessStore
+	c := tasksConfig()
+	c.store = store.over
+	n := newNode(t, c)
+	p := &peer{n: n}
+	made := p.task("hold", `{}`)
+	held := n.release(1)
+	w := p.modernOpen("subscriptions/listen", "", fmt.Sprintf(`{"notifications":{"taskIds":[%q]}}`, made.TaskID), aware)
+	nextTold(t, w) // the acknowledgement
+	if m := nextTold(t, w); m.Params.Status != "working" {
+		t.Errorf("at first: %+v", m)
+	}
+	store.on.Store(true)
+	held[0].Result(result("done"))
+	<-store.failed
+	store.on.Store(false)
+	if m := nextTold(t, w); m.Params.TaskID != made.TaskID || m.Params.Status != "completed" {
+		t.Errorf("at the end: %+v", m)
+	}
+}
+
 // A listen that names tasks gets their changes, on any node.
 func TestTaskListen(t *testing.T) {
 	t.Parallel()

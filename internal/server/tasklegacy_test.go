@@ -142,6 +142,26 @@ func TestLegacyTask(t *testing.T) {
 	}
 }
 
+// A client is told on the standalone stream how a task has ended, if the store cannot say that at first.
+func TestLegacyTaskStoreAway(t *testing.T) {
+	t.Parallel()
+	var store endlessStore
+	c := legacyTasksConfig()
+	c.store = store.over
+	n := newNode(t, c)
+	p := n.connect("2025-11-25", nil)
+	w := p.open("GET", "/mcp", "")
+	made := p.begins("1", "hold", `{}`)
+	held := n.release(1)
+	store.on.Store(true)
+	held[0].Result(result("done"))
+	<-store.failed
+	store.on.Store(false)
+	if m := w.message(); !strings.Contains(string(m.Data), made.TaskID) || !strings.Contains(string(m.Data), `"completed"`) {
+		t.Errorf("at the end: %s", m.Data)
+	}
+}
+
 func TestLegacyTaskFails(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, legacyTasksConfig())
@@ -269,6 +289,12 @@ func TestLegacyTaskPages(t *testing.T) {
 	want := map[string]bool{}
 	for i := range 120 {
 		want[p.begins(fmt.Sprint(i), "echo", `{"text":"x"}`).TaskID] = true
+	}
+	first := p.says("l", "tasks/list", `{}`).Result
+	for _, params := range []string{`{"cursor":null}`, `{"cursor":""}`} {
+		if m := p.says("l", "tasks/list", params); m.Error != nil || len(m.Result.Tasks) != len(first.Tasks) || m.Result.NextCursor != first.NextCursor {
+			t.Errorf("%s is not the first page: %+v", params, m)
+		}
 	}
 	cursor, pages := `{}`, 0
 	for cursor != "" {

@@ -78,6 +78,9 @@ func (c *sharedConn) ask(in backend.Inbound) error {
 			err = now.because(now.send(in, rq))
 		}
 		if err != nil && !c.isGone(rq) {
+			if of, ok := in.Call.(notTaken); ok {
+				of.NotTaken()
+			}
 			c.fail(in.Call, in.ID, jsonrpc.Errorf(jsonrpc.CodeServer, "the server did not take the request: %v", err))
 		}
 	})
@@ -90,6 +93,9 @@ func (c *sharedConn) initialize(now *sharing, rq *sharedRequest) {
 		c.sink.Emit(rq.call, jsonrpc.Message{Kind: jsonrpc.Response, ID: rq.id, Result: now.result, Raw: jsonrpc.AppendResult(nil, rq.id, now.result)})
 	}
 }
+
+// A notTaken is a [backend.Call] that can be told that no server has its request: its client may make it again under the same idempotency key.
+type notTaken interface{ NotTaken() }
 
 // isGone reports whether a request that has waited was cancelled. It takes the request out of waiting.
 func (c *sharedConn) isGone(rq *sharedRequest) bool {

@@ -30,6 +30,7 @@ type script struct {
 	mu    sync.Mutex
 	open  []string // the revisions of the open conversations
 	heard []string // calls and cancellations
+	meta  string   // of the last call
 	opens int
 	conns []*scriptConn // all conversations that were opened
 }
@@ -77,6 +78,7 @@ func (c *scriptConn) Deliver(in backend.Inbound) error {
 		result = `{"tools":[` + c.f.list + `]}`
 	case "tools/call":
 		c.f.heard = append(c.f.heard, "call "+string(jsonrpc.Field(in.Params, "name")))
+		c.f.meta = string(jsonrpc.Field(in.Params, "_meta"))
 		if c.f.does {
 			result = `{"content":[]}`
 		}
@@ -248,14 +250,42 @@ func TestShareCancelEarly(t *testing.T) {
 	})
 }
 
-// If a shared server ends while it is being sent a request, the outcome of the request is unknown only if the server has got it.
+// A progress token that is null, as some libraries write it for none, is none: a shared server gets no other in its place.
+func TestShareTokenNull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &script{}
+		s := shareOf(f, 0)
+		defer s.close()
+		r := join(t, s)
+		for token, same := range map[string]bool{`null`: true, `"p"`: false} {
+			meta := `{"progressToken":` + token + `}`
+			r.say(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"t","_meta":` + meta + `}}`)
+			if (f.meta == meta) != same {
+				t.Errorf("the server gets %s for %s", f.meta, meta)
+			}
+		}
+		r.leave()
+	})
+}
+
+// An unsentCall is a call that notes that no server has its request.
+type unsentCall struct {
+	backend.Call
+	is bool
+}
+
+func (c *unsentCall) NotTaken() { c.is = true }
+
+// If a shared server ends while it is being sent a request, the outcome of the request is unknown only if the server has got it. If it has
+// not, the call hears so, and its client may make it again under the same key.
 func TestShareEndsAmidRequest(t *testing.T) {
 	for full, want := range map[bool]string{true: "the server did not take the request: the pipe is broken", false: "outcome unknown: it fell"} {
 		synctest.Test(t, func(t *testing.T) {
 			f := &script{hold: make(chan struct{}), full: full}
 			s := shareOf(f, 0)
 			defer s.close()
-			r := join(t, s)
+			r, of := join(t, s), &unsentCall{}
+			r.call = of
 			r.say(toolCall(7)) // Deliver of the call waits
 			f.conns[0].sink.Closed(errors.New("it fell"), true)
 			synctest.Wait()
@@ -266,6 +296,9 @@ func TestShareEndsAmidRequest(t *testing.T) {
 			synctest.Wait()
 			if got := r.heard(); strings.Count(got, `"id":7`) != 1 || !strings.Contains(got, want) {
 				t.Errorf("the session is told %s; want %s", got, want)
+			}
+			if of.is != full {
+				t.Errorf("full %v: the call hears that no server has it: %v", full, of.is)
 			}
 			r.leave()
 		})

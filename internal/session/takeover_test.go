@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -132,6 +134,45 @@ func TestTakeOverSettings(t *testing.T) {
 	}
 	if answers, done := (<-begun).Wait(t.Context(), 0); !done || len(answers) != 1 {
 		t.Errorf("got %q", answers)
+	}
+}
+
+// However often the settings change while the store takes its time, they are noted once more, with the last of them.
+func TestSettingsNotedAtATime(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	a := f.add(t, "a", Options{})
+	s := a.open("alice")
+	mcptest.Eventually(t, "the session to be stored", time.Minute, s.log.IsIdle)
+	var notes [][]byte
+	began, goOn := make(chan struct{}, 100), make(chan struct{})
+	hold := func(records []stream.Record) error { //nolint:unparam // other hooks fail
+		for _, r := range records {
+			if r.Note {
+				notes = append(notes, slices.Clone(r.Data)) // one append at a time
+			}
+		}
+		began <- struct{}{}
+		<-goOn
+		return nil
+	}
+	a.node.before.Store(&hold)
+	for i := range 100 {
+		locked(s, func() { s.backend.settings.level = fmt.Appendf(nil, `{"level":"%d"}`, i) })
+		if s.noteSettings(); i == 0 {
+			<-began
+		}
+		runtime.Gosched() // another goroutine that notes them, too, would begin
+	}
+	close(goOn)
+	mcptest.Eventually(t, "the settings to be noted", time.Minute, func() bool {
+		s.settingsNote.mu.Lock()
+		defer s.settingsNote.mu.Unlock()
+		return !s.settingsNote.due.Load() && s.log.IsIdle()
+	})
+	a.node.before.Store(nil)
+	if len(notes) != 2 || !strings.Contains(string(notes[1]), `{"level":"99"}`) {
+		t.Errorf("%d notes, the last %s", len(notes), notes[len(notes)-1])
 	}
 }
 

@@ -39,34 +39,31 @@ type Note struct {
 	Began int64  `json:"began"` // in nanoseconds since 1970
 }
 
-// AppendNote appends the spans of a call's requests to its note, in their order, if the first
-// request has one.
+// AppendNote appends the spans of a call's requests to its note, in their order, if any of them has one.
 func AppendNote(dst []byte, w *observe.Watch, msgs []jsonrpc.Message) []byte {
 	some := false
 	for m := range protocol.Requests(msgs) {
+		some = some || w.SpanOf(string(m.ID)) != nil
+	}
+	if !some {
+		return dst
+	}
+	dst = append(dst, `,"spans":[`...)
+	from := len(dst)
+	for m := range protocol.Requests(msgs) {
+		dst = append(dst, ","[:min(len(dst)-from, 1)]...)
 		span := w.SpanOf(string(m.ID))
-		switch {
-		case span == nil && !some:
-			return dst // no request has a span
-		case span == nil:
-			dst = append(dst, ",null"...)
+		if span == nil {
+			dst = append(dst, "null"...)
 			continue
-		case !some:
-			dst = append(dst, `,"spans":[`...)
-		default:
-			dst = append(dst, ',')
 		}
-		some = true
 		dst = append(append(dst, `{"is":`...), jsonrpc.Quote(span.Parent)...)
 		dst = append(append(dst, `,"state":`...), jsonrpc.Quote(span.State)...)
 		dst = append(append(dst, `,"under":`...), jsonrpc.Quote(span.Under)...)
 		dst = strconv.AppendInt(append(dst, `,"began":`...), span.Began.UnixNano(), 10)
 		dst = append(dst, '}')
 	}
-	if some {
-		dst = append(dst, ']')
-	}
-	return dst
+	return append(dst, ']')
 }
 
 // Restore returns a watch without observers that has the spans of a call's requests on the lost node, before w.

@@ -2,8 +2,10 @@ package spans
 
 import (
 	"encoding/json"
+	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
@@ -79,5 +81,36 @@ func TestTraced(t *testing.T) {
 				t.Errorf("%s became %s, want %s", params, have, want)
 			}
 		}
+	}
+}
+
+// The note of a batch has the spans of all requests that have one, also if the first request has none: its client does not want it recorded.
+func TestNoteOfBatch(t *testing.T) {
+	t.Parallel()
+	all := map[string]*observe.Span{
+		"2": {Trace: observe.Trace{Parent: "p", State: "s"}, Under: "u", Began: time.Unix(0, 5)},
+		"4": {Trace: observe.Trace{Parent: "q"}, Began: time.Unix(0, 6)},
+	}
+	var w *observe.Watch
+	var msgs, requests []jsonrpc.Message
+	for _, id := range []string{"1", "2", "3", "4"} {
+		w = w.Before(id, all[id])
+		m := jsonrpc.Message{Kind: jsonrpc.Request, ID: []byte(id)}
+		msgs = append(msgs, m, jsonrpc.Message{Kind: jsonrpc.Notification})
+		requests = append(requests, m)
+	}
+	note := AppendNote([]byte(`{"a":1`), w, msgs)
+	var n struct{ Spans []*Note }
+	if err := json.Unmarshal(append(note, '}'), &n); err != nil {
+		t.Fatalf("%s: %v", note, err)
+	}
+	w = Restore(nil, n.Spans, requests)
+	for _, id := range []string{"1", "2", "3", "4"} {
+		if got := w.SpanOf(id); !reflect.DeepEqual(got, all[id]) {
+			t.Errorf("of request %s: %+v, want %+v", id, got, all[id])
+		}
+	}
+	if text := string(AppendNote(nil, w, msgs[:1])); text != "" {
+		t.Errorf("without spans: %s", text)
 	}
 }

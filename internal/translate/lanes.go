@@ -638,9 +638,18 @@ func (l *lanes) answered(in backend.Inbound) error {
 	if !ok {
 		return l.main.out.Deliver(in)
 	}
+	known := key(in.ID)
 	in.Raw = in.WithID(q.id)
 	in.ID = q.id
-	return q.lane.out.Deliver(in)
+	err := q.lane.out.Deliver(in)
+	if err != nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if !q.lane.over { // so that it can be answered again
+			l.asked[known] = q
+		}
+	}
+	return err
 }
 
 // Close implements [backend.Conn].
@@ -668,9 +677,33 @@ func (l *lanes) Close() error {
 	return err
 }
 
+// takeUnsent returns the calls that no server has, and forgets them.
+func (l *lanes) takeUnsent() (all []backend.Inbound) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range l.waiting {
+		stopTimer(c.timer)
+		all = append(all, c.in)
+	}
+	l.waiting = nil
+	for _, ln := range l.spares {
+		for id, c := range ln.calls {
+			if c.unsent {
+				delete(ln.calls, id)
+				all = append(all, c.in)
+			}
+		}
+		ln.pending = nil
+	}
+	return all
+}
+
 // Closed implements [backend.Sink].
 func (ln *lane) Closed(why error, reopen bool) {
 	if ln == ln.of.main {
+		for _, in := range ln.of.takeUnsent() {
+			ln.of.notTaken(in, why)
+		}
 		ln.of.sink.Closed(why, reopen)
 		return
 	}

@@ -24,6 +24,7 @@ type asker struct {
 	all  []*opened
 	fail error // the error of later openings
 	deaf bool  // later openings answer no pings
+	slow bool  // later openings do not answer initialize
 }
 
 // An opened is an opening of an asker.
@@ -31,8 +32,10 @@ type opened struct {
 	sink backend.Sink
 
 	deaf bool // does not answer pings
+	slow bool // does not answer initialize
 
 	mu   sync.Mutex
+	full bool     // takes no answers
 	told []string // messages, without the handshake and pings
 	over bool
 }
@@ -55,7 +58,7 @@ func (a *asker) Open(_ context.Context, _ backend.Start, sink backend.Sink) (bac
 	if a.fail != nil {
 		return nil, a.fail
 	}
-	o := &opened{sink: sink, deaf: a.deaf}
+	o := &opened{sink: sink, deaf: a.deaf, slow: a.slow}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.all = append(a.all, o)
@@ -65,6 +68,9 @@ func (a *asker) Open(_ context.Context, _ backend.Start, sink backend.Sink) (bac
 func (o *opened) Deliver(in backend.Inbound) error {
 	switch in.Method {
 	case protocol.MethodInitialize:
+		if o.slow {
+			return nil
+		}
 		o.sink.Emit(nil, mcptest.Parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{"logging":{}},"serverInfo":{"name":"s","version":"2"}}}`, in.ID)))
 	case protocol.MethodInitialized:
 	case protocol.MethodPing:
@@ -74,6 +80,9 @@ func (o *opened) Deliver(in backend.Inbound) error {
 	default:
 		o.mu.Lock()
 		defer o.mu.Unlock()
+		if o.full && in.Kind == jsonrpc.Response {
+			return errors.New("full")
+		}
 		o.told = append(o.told, string(in.Raw))
 	}
 	return nil
@@ -259,6 +268,57 @@ func TestQuestionsFindTheirCalls(t *testing.T) {
 			t.Error("what no call needs was not closed")
 		}
 	})
+}
+
+// An answer that a lane does not take just now can be delivered again.
+func TestLaneTakesNoAnswer(t *testing.T) {
+	t.Parallel()
+	inCrowd(t, func(t *testing.T, c *crowd) {
+		a, b := c.calls("1", "ask"), c.calls("2", "ask")
+		c.server.all[0].asks(1, "a")
+		c.replies(c.asked(a, "a"))
+		lane := c.server.all[c.where("2")]
+		lane.asks(1, "b")
+		q := c.asked(b, "b")
+		lane.full = true
+		answer := mcptest.Parse(`{"jsonrpc":"2.0","id":` + q + `,"result":{"action":"accept"}}`)
+		if err := c.conn.Deliver(backend.Inbound{Message: answer}); err == nil {
+			t.Error("the answer was taken")
+		}
+		lane.full = false
+		c.replies(q)
+		if want := `{"jsonrpc":"2.0","id":1,"result":{"action":"accept"}}`; lane.last() != want {
+			t.Errorf("the server heard %s", lane.last())
+		}
+		c.server.all[0].answers("1")
+		c.ended(a, "complete")
+		lane.answers("2")
+		c.ended(b, "complete")
+	})
+}
+
+// If a server ends, the calls that wait for a lane, or for another process to begin, have not begun.
+func TestEndsAsCallsWait(t *testing.T) {
+	t.Parallel()
+	for _, known := range []bool{false, true} {
+		inCrowd(t, func(t *testing.T, c *crowd) {
+			c.server.slow = true
+			a, b := c.calls("1", "ask"), c.calls("2", "ask")
+			main := c.server.all[0]
+			if known {
+				main.asks(1, "a")
+				c.asked(a, "a")
+			}
+			if c.where("2") != -1 || len(c.server.all) > 1 != known {
+				t.Fatalf("a server has call 2, of %d openings", len(c.server.all))
+			}
+			main.sink.Closed(errors.New("gone"), true)
+			c.ended(b, `"tools/call: gone"`)
+			if s := c.next(); s.closed == nil {
+				t.Errorf("not closed: %s", s.m.Raw)
+			}
+		})
+	}
 }
 
 // Once a server is known not to send requests, its calls share one process as before.

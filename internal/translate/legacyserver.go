@@ -189,6 +189,12 @@ func (c *legacyServer) Closed(why error, reopen bool) {
 	c.stopTimers()
 	waiting := c.waiting
 	c.waiting = nil
+	for _, in := range c.held {
+		if rq := c.inFlight[key(in.ID)]; rq != nil && rq.held { // else it was cancelled
+			waiting = append(waiting, in)
+		}
+	}
+	c.held = nil
 	var listens []*listen
 	done := make(map[*request]jsonrpc.Message)
 	for _, rq := range c.inFlight {

@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"holdfast/backend"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
 )
 
 // facts are the result of the tests' legacy server for initialize.
@@ -167,6 +169,78 @@ func TestHandshakeNext(t *testing.T) {
 	s.hears(`{"jsonrpc":"2.0","id":3,"method":"tools/list","params":{}}`)
 }
 
+// An ending is a server that refuses two initialize requests. It ends while it refuses the second one, or once its client hears of own, an
+// error for a request of Holdfast's own.
+type ending struct {
+	*script
+	*holdfast
+	came, refuse chan struct{} // of the first request
+	own          bool
+}
+
+func (e *ending) Open(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
+	conn, err := e.script.Open(ctx, start, sink)
+	return &endingConn{conn, e}, err
+}
+
+func (e *ending) Emit(of backend.Call, m jsonrpc.Message) {
+	if e.holdfast.Emit(of, m); string(m.ID) == `"own"` {
+		e.sink.Closed(errors.New("gone"), true)
+	}
+}
+
+type endingConn struct {
+	backend.Conn
+	e *ending
+}
+
+func (c *endingConn) Deliver(backend.Inbound) error {
+	select {
+	case <-c.e.refuse:
+		if !c.e.own {
+			c.e.sink.Closed(errors.New("gone"), true)
+		}
+	default:
+		c.e.came <- struct{}{}
+		<-c.e.refuse
+	}
+	return errors.New("not you")
+}
+
+// A request is answered once if its server refuses initialize, and ends in that moment.
+func TestHandshakeRefusedAtEnd(t *testing.T) {
+	t.Parallel()
+	for _, own := range []bool{false, true} {
+		h := &holdfast{t: t, more: make(chan struct{})}
+		e := &ending{newScript(t, backend.Legacy), h, make(chan struct{}), make(chan struct{}), own}
+		h.conn = mcptest.Must(New(e, quiet).Open(t.Context(), backend.Start{Session: "s", Revision: protocol.V20260728}, e))(t)
+		refused := h.deliverLater(&call{"refused"}, modernRequest("1", "tools/list", "", ""))
+		<-e.came
+		h.deliver(&call{"a"}, modernRequest("2", "tools/list", "", ""))
+		if own {
+			h.deliver(nil, `{"jsonrpc":"2.0","id":"own","method":"tools/list"}`)
+		}
+		close(e.refuse)
+		if <-refused == nil {
+			t.Error("the first delivery was taken")
+		}
+		if own {
+			h.expect(nil, `{"jsonrpc":"2.0","id":"own","error":{"code":-32000,"message":"tools/list was not delivered: not you"}}`)
+			if h.next().closed == nil {
+				t.Error("not closed")
+			}
+		}
+		if got := h.next(); string(got.m.ID) != "2" || got.m.Error == nil {
+			t.Errorf("own %v: the client is told %s", own, got.m.Raw)
+		}
+		mcptest.Check(t, h.conn.Close())
+		if !own && h.next().closed == nil {
+			t.Error("not closed")
+		}
+		h.quiet()
+	}
+}
+
 func TestNotTaken(t *testing.T) {
 	t.Parallel()
 	s := newScript(t, backend.Legacy)
@@ -322,6 +396,20 @@ func TestLogLevel(t *testing.T) {
 	h.expect(c, `{"jsonrpc":"2.0","id":4,"error":{"code":-32602,"message":"io.modelcontextprotocol/logLevel is no log level: \"loud\""}}`)
 	h.deliver(c, modernRequest("5", "tools/call", "", level("info"))) // the server has this level already
 	s.hears(`{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{}}`)
+}
+
+// A request that waits until its server knows the level has not begun if the server ends.
+func TestEndsAsLevelIsSet(t *testing.T) {
+	t.Parallel()
+	h, s := modernConversation(t)
+	a := &call{"a"}
+	h.deliver(a, modernRequest("1", "tools/call", "", `"io.modelcontextprotocol/logLevel":"info"`))
+	s.hears(`{"jsonrpc":"2.0","id":ID,"method":"logging/setLevel","params":{"level":"info"}}`)
+	s.sink.Closed(errors.New("gone"), true)
+	h.expect(a, `{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":"tools/call was not delivered: gone"}}`)
+	if got := h.next(); got.closed == nil {
+		t.Errorf("not closed: %s", got.m.Raw)
+	}
 }
 
 // Over HTTP the response to a request may overtake a log message, as the response has a stream of its own.

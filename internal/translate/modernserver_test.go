@@ -3,12 +3,14 @@ package translate
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
@@ -338,6 +340,72 @@ func TestListenTornForLong(t *testing.T) {
 		h.expect(nil, `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
 		s.say(nil, `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":`+string(id)+`}}}`)
 		h.expect(nil, `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{}}`)
+	})
+}
+
+// However often listens end before the next one is due, one timer renews them.
+func TestListenTornTwice(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h, s := legacyConversation(t)
+		c := h.conn.(*modernServer)
+		h.deliver(nil, initializedNotice)
+		const end, lists, both = `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"complete"}}`, `{"toolsListChanged":true}`, `{"toolsListChanged":true,"resourceSubscriptions":["r:/1"]}`
+		id := s.hears(listens(lists))
+		s.say(nil, acknowledged(string(id), lists))
+		s.say(nil, fmt.Sprintf(end, id))
+		a := &call{"a"}
+		h.deliver(a, `{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"r:/1"}}`)
+		id = s.hears(listens(both))
+		s.say(nil, acknowledged(string(id), both))
+		h.expect(a, `{"jsonrpc":"2.0","id":1,"result":{}}`)
+		h.expect(nil, `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+		s.say(nil, fmt.Sprintf(end, id))
+		c.mu.Lock()
+		waits := len(c.timers)
+		c.mu.Unlock()
+		if waits != 1 {
+			t.Errorf("%d timers", waits)
+		}
+		id = s.hears(listens(both))
+		s.say(nil, acknowledged(string(id), both))
+		h.expect(nil, `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+		h.expect(nil, updated("r:/1", ""))
+		time.Sleep(time.Hour)
+		synctest.Wait()
+	})
+}
+
+// The log has each reason for which a server no longer tells of changes once, until it does again.
+func TestListenRefusedForLong(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h, s := legacyConversation(t)
+		log := new(mcptest.Log)
+		h.conn.(*modernServer).log = slog.New(slog.NewTextHandler(log, nil))
+		h.deliver(nil, initializedNotice)
+		const ends = `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"complete"}}`
+		hears := func() []byte { return s.hears(listens(`{"toolsListChanged":true}`)) }
+		acknowledges := func() (id []byte) {
+			id = hears()
+			s.say(nil, acknowledged(string(id), `{"toolsListChanged":true}`))
+			return id
+		}
+		s.say(nil, fmt.Sprintf(ends, acknowledges()))
+		lines := 0
+		refuses := func(why string, logged int) {
+			t.Helper()
+			s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":%q}}`, hears(), why))
+			if lines += logged; strings.Count(log.String(), "no longer tells of changes") != lines {
+				t.Errorf("%q is logged: %s", why, log.String())
+			}
+		}
+		refuses("away", 1)
+		refuses("away", 0)
+		refuses("forbidden", 1)
+		s.say(nil, fmt.Sprintf(ends, acknowledges()))
+		h.expect(nil, `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+		refuses("forbidden", 1)
 	})
 }
 

@@ -301,7 +301,14 @@ func names(list []byte, ok func(revision string) bool) bool {
 }
 
 // notTaken answers a request that the server has not taken.
-func (p *modernProbe) notTaken(in backend.Inbound, why error) { answerNotTaken(in, why, p.own, p.sink) }
+func (p *modernProbe) notTaken(in backend.Inbound, why error) {
+	if to := p.path.Load(); to != nil && in.Kind == jsonrpc.Request {
+		if r, ok := to.up.(*relay); ok {
+			r.end(in.ID)
+		}
+	}
+	answerNotTaken(in, why, p.own, p.sink)
+}
 
 // answerNotTaken answers a request that the server has not taken: one of our own, or a client's.
 func answerNotTaken(in backend.Inbound, why error, own *ownRequests, sink backend.Sink) {

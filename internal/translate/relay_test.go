@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
@@ -66,6 +67,40 @@ func TestRelay(t *testing.T) {
 			t.Fatalf("in conversation %d", i+1)
 		}
 	}
+}
+
+// A request that has waited for the server's era, and that the server then does not take, is in flight no more: a message that names no
+// request belongs to the only other one.
+func TestRelayNotTaken(t *testing.T) {
+	t.Parallel()
+	s := newScript(t, backend.Unknown)
+	h := converse(t, New(pipe{s}, quiet), protocol.V20260728)
+	first := h.deliverLater(&call{"a"}, modernRequest("1", "tools/call", "", ""))
+	id := s.hears(`{"jsonrpc":"2.0","id":ID,"method":"server/discover","params":{"_meta":{` + aClient + `}}}`)
+	h.deliver(&call{"b"}, modernRequest("2", "tools/call", "", ""))
+	refuse := func(why error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.refuse = why
+	}
+	refuse(errors.New("full"))
+	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"supportedVersions":["2026-07-28"]}}`, id))
+	answers := 1
+	if <-first == nil { // it has waited behind the other one
+		answers++
+	}
+	for range answers {
+		if got := h.next(); got.m.Error == nil {
+			t.Errorf("a client is told %s", got.m.Raw)
+		}
+	}
+	refuse(nil)
+	c := &call{"c"}
+	h.deliver(c, modernRequest("3", "tools/call", "", ""))
+	s.hears(modernRequest("3", "tools/call", "", ""))
+	const news = `{"jsonrpc":"2.0","method":"notifications/x","params":{}}`
+	s.say(nil, news)
+	h.expect(c, news)
 }
 
 // A progress token that is null, as some libraries write it for none, is none.

@@ -23,9 +23,10 @@ type changes struct {
 	next    *watch          // on its way, or nil
 	again   bool            // the wanted changes are others than when next was sent
 	waiting []backend.Inbound
-	torn    int  // how often the server has ended a listen since it last told of a change
-	agreed  bool // the server has agreed to tell of a change
-	resting bool // a listen that has ended is renewed later
+	torn    int    // how often the server has ended a listen since it last told of a change
+	agreed  bool   // the server has agreed to tell of a change
+	resting bool   // a listen that has ended is renewed later
+	trouble string // the error of the last listen that is renewed, as the log has it; "": none since the server told of changes
 }
 
 // A watch is one subscriptions/listen.
@@ -154,19 +155,27 @@ func (c *modernServer) unwatched(w *watch, m jsonrpc.Message, in backend.Inbound
 	f.torn++
 	torn, vain := f.torn, w.vain
 	lost := !acknowledged && f.agreed && f.current == nil
-	c.mu.Unlock()
-	c.stop(timer)
 	if m.Error == nil && !acknowledged {
 		m = newError(w.id, jsonrpc.CodeServer, "the server has ended the subscription")
 	}
+	changed := lost && f.trouble != string(m.Error)
+	if lost {
+		f.trouble = string(m.Error)
+	}
+	c.mu.Unlock()
+	c.stop(timer)
 	for _, in := range waiting {
 		c.sink.Emit(in.Call, newFailure(in.ID, m.Error))
+	}
+	wait := min(time.Second<<min(torn, 10), time.Minute)
+	if changed {
+		c.log.Warn("the server no longer tells of changes: it is asked again, at most once a minute", "next", wait, "error", string(m.Error))
 	}
 	switch {
 	case again:
 		c.renew(in)
 	case acknowledged && !vain, lost: // a server that shuts down, or is away then, or that bounds how long a listen lasts
-		c.renewLater(in, min(time.Second<<min(torn, 10), time.Minute))
+		c.renewLater(in, wait)
 	case !acknowledged:
 		c.log.Warn("the server does not tell of changes", "error", string(m.Error))
 	}
@@ -254,6 +263,9 @@ func (c *modernServer) watched(id string, agreed []byte) {
 	missed := old == nil && c.changes.agreed
 	c.changes.current, c.changes.next = w, nil
 	w.vain = f.empty()
+	if !w.vain {
+		c.changes.trouble = ""
+	}
 	c.changes.agreed = c.changes.agreed || !w.vain
 	again := c.changes.again
 	settled := c.changes.settle(w.uris)

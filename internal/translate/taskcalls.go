@@ -39,6 +39,9 @@ type calledTasks struct {
 	waiting  []backend.Inbound    // calls, until the tools are listed, and cancellations of them
 	tasks    map[string]*taskCall // by the keys of the ids of their requests
 	closed   bool
+	why      error // why the server has ended; nil: it has not, or the client has left
+	// releasing says that release is running, which alone removes messages from waiting then.
+	releasing bool
 }
 
 // A tasksListing is how far the list of tools was read.
@@ -86,7 +89,7 @@ func (c *taskCaller) Deliver(in backend.Inbound) error {
 // Close implements [backend.Conn].
 func (c *taskCaller) Close() error {
 	if t := c.calls.Load(); t != nil {
-		t.close()
+		t.close(nil)
 		t.out.stop()
 	}
 	return c.conn.Close()
@@ -121,7 +124,7 @@ func (c *taskCaller) EmitUnrelated(m jsonrpc.Message) {
 // Closed implements [backend.Sink].
 func (c *taskCaller) Closed(why error, reopen bool) {
 	if t := c.calls.Load(); t != nil {
-		t.close()
+		t.close(why)
 	}
 	c.sink.Closed(why, reopen)
 }
@@ -141,16 +144,24 @@ func (t *calledTasks) notTaken(in backend.Inbound, why error) {
 	}
 }
 
-// close stops polling, and the timers of our own requests.
-func (t *calledTasks) close() {
+// close stops polling, and the timers of our own requests. why says why the server has ended: it has not begun the calls that wait. nil:
+// the client has left.
+func (t *calledTasks) close(why error) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.closed = true
+	t.closed, t.why = true, why
 	t.own.end()
 	for _, call := range t.tasks {
 		if call.poll != nil {
 			call.poll.Stop()
 		}
+	}
+	var unsent []backend.Inbound
+	if why != nil && !t.releasing { // else release answers them
+		unsent, t.waiting = t.waiting, nil
+	}
+	t.mu.Unlock()
+	for _, in := range unsent {
+		answerNotTaken(in, why, t.own, t.sink)
 	}
 }
 
@@ -216,6 +227,7 @@ func (t *calledTasks) listed(in backend.Inbound, m jsonrpc.Message) {
 		t.list(in, cursor)
 		return
 	}
+	t.releasing = true
 	t.mu.Unlock()
 	t.release()
 }
@@ -225,7 +237,7 @@ func (t *calledTasks) release() {
 	for {
 		t.mu.Lock()
 		if len(t.waiting) == 0 {
-			t.waiting, t.listing = nil, listedTools
+			t.waiting, t.listing, t.releasing = nil, listedTools, false
 			if t.changed {
 				t.listing = unlisted
 			}
@@ -234,8 +246,11 @@ func (t *calledTasks) release() {
 		}
 		in := t.waiting[0]
 		required := t.required[jsonrpc.String(jsonrpc.Field(in.Params, "name"))]
+		why := t.why
 		t.mu.Unlock()
 		switch {
+		case why != nil:
+			answerNotTaken(in, why, t.own, t.sink)
 		case in.Kind == jsonrpc.Notification && in.Method == protocol.MethodCancelled:
 			if !t.cancelled(in) {
 				t.out.later(in)

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"holdfast/internal/caller"
+	"holdfast/internal/protocol"
 	"holdfast/internal/session"
 	"holdfast/internal/ticket"
 	"holdfast/jsonrpc"
@@ -19,9 +20,9 @@ import (
 // list answers a tasks/list: the tasks of the principal, or, for an anonymous client, the tasks of the session.
 func (t *tasks) list(ctx context.Context, s *session.Session, m *jsonrpc.Message) []byte {
 	var after place
-	if raw := jsonrpc.Field(m.Params, "cursor"); raw != nil {
+	if !protocol.IsFirstPage(m.Params) {
 		var ok bool
-		if after, ok = parsePlace(jsonrpc.String(raw)); !ok {
+		if after, ok = parsePlace(jsonrpc.String(jsonrpc.Field(m.Params, "cursor"))); !ok {
 			return failure(m.ID, jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "the cursor is not valid"))
 		}
 	}

@@ -116,8 +116,12 @@ func (t *task) notifyStatus(ctx context.Context) (over bool) {
 		return false
 	}
 	_, st, err := find(ctx, t.s, t.number)
-	if err != nil {
+	switch {
+	case errors.Is(err, session.ErrNotFound) || errors.Is(err, session.ErrMoved) || t.s.Moved() || t.s.Ended():
 		return true
+	case err != nil: // of the store, which may be away for a moment
+		t.teller.wakeLater()
+		return false
 	}
 	is := t.text(&st)
 	if is.Status != t.status {

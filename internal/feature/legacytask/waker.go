@@ -19,7 +19,11 @@ type waker struct {
 	mu      sync.Mutex
 	running bool
 	again   bool
+	timer   *time.Timer // of wakeLater; nil: it was not called yet
 }
+
+// stepAgain is how long a waker waits before a step that the store has failed is run again.
+const stepAgain = time.Second
 
 // wake runs step, once more if it is running.
 func (w *waker) wake() {
@@ -28,6 +32,17 @@ func (w *waker) wake() {
 	if w.again = w.running; !w.again {
 		w.running = w.sessions.InBackground(w.run)
 	}
+}
+
+// wakeLater wakes after a moment.
+func (w *waker) wakeLater() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.timer == nil {
+		w.timer = time.AfterFunc(stepAgain, w.wake)
+		return
+	}
+	w.timer.Reset(stepAgain)
 }
 
 func (w *waker) run(ctx context.Context) {

@@ -1,9 +1,12 @@
 package exchange
 
 import (
+	"context"
 	"fmt"
+	"time"
 
 	"holdfast/internal/protocol"
+	"holdfast/internal/rpc"
 	"holdfast/internal/server/answering"
 	"holdfast/internal/server/modern"
 	"holdfast/internal/session"
@@ -15,11 +18,15 @@ import (
 // MostBatch is how many messages a batch may have: as many as a session may have requests in flight.
 const MostBatch = 1000
 
-// Parse returns the messages in a client's body. The errors are [jsonrpc.ErrParse] and [jsonrpc.ErrInvalid].
+// Parse returns the messages in a client's body. An error that answers a server's request becomes one that servers read, see [rpc.Complete].
+// The errors are [jsonrpc.ErrParse] and [jsonrpc.ErrInvalid].
 func Parse(data []byte) (msgs []jsonrpc.Message, batch bool, err error) {
 	msgs, batch, err = jsonrpc.ParseBody(data)
 	if err == nil && len(msgs) > MostBatch {
 		return nil, true, fmt.Errorf("%w: a batch of %d messages: send at most %d at a time", jsonrpc.ErrInvalid, len(msgs), MostBatch)
+	}
+	for i := range msgs {
+		rpc.Complete(&msgs[i])
 	}
 	return msgs, batch, err
 }
@@ -123,4 +130,27 @@ func Check(msgs []jsonrpc.Message, batch bool, at Stage, revision string) error 
 		return errf("protocol revision %s has no batches: send one message", revision)
 	}
 	return nil
+}
+
+// takenWithin bounds how long [UntilTaken] tries.
+const takenWithin = time.Minute
+
+// UntilTaken hands over an answer of a client that does not send it again: it calls try until again is false, ctx ends or the time is over.
+// A server may not take an answer for a moment, as its stdin is full for example, and waits for it.
+func UntilTaken(ctx context.Context, try func() (again bool, err error)) error {
+	ctx, stop := context.WithTimeout(ctx, takenWithin)
+	defer stop()
+	for wait := 10 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		again, err := try()
+		if !again {
+			return err
+		}
+		pause := time.NewTimer(wait)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return err
+		}
+	}
 }

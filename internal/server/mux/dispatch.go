@@ -223,25 +223,47 @@ func (m *mux) elsewhere(msgs []jsonrpc.Message, batch bool, err error) {
 }
 
 // send hands over a notification or a response. The client is not told if the backend
-// does not accept it, as neither kind has an answer.
+// does not accept it, as neither kind has an answer: a response that is not taken now is tried again.
 func (m *mux) send(msg jsonrpc.Message) {
 	m.cancels(&msg)
 	m.remote.awaitOrder(m.ctx)
-	x := m.exchangeFor(exchange.ForMessages, &msg)
-	_, err := m.forwardHome(&x)
+	again, err := m.handOver(&msg)
+	if again && m.await(func() func() { return func() { m.handOverLater(&msg) } }) {
+		return
+	}
+	m.notHandedOver(&msg, err)
+}
+
+// handOverLater hands over a response that was not taken.
+func (m *mux) handOverLater(msg *jsonrpc.Message) {
+	m.notHandedOver(msg, exchange.UntilTaken(m.ctx, func() (again bool, err error) { return m.handOver(msg) }))
+}
+
+// notHandedOver logs why a message was not taken; nil: it was.
+func (m *mux) notHandedOver(msg *jsonrpc.Message, err error) {
+	if err != nil {
+		m.front.Logger.Warn("message not delivered", "session", m.key, "method", msg.Method, "error", err)
+	}
+}
+
+// handOver hands over a notification or a response to the node that has the session. again says that a response may be taken later.
+func (m *mux) handOver(msg *jsonrpc.Message) (again bool, err error) {
+	x := m.exchangeFor(exchange.ForMessages, msg)
+	_, err = m.forwardHome(&x)
 	if errors.Is(err, placement.ErrHere) {
-		err = m.session().Send(m.client.values, msg, m.client.header)
+		err = m.session().Send(m.client.values, *msg, m.client.header)
+		if errors.Is(err, session.ErrMoved) && m.follows() { // since a moment
+			_, err = m.forwardHome(&x)
+		}
 	}
 	var away *session.Redirect
 	if errors.As(err, &away) {
 		if x.Session = m.session(); !x.MayBeGuest(m.front.Sessions) {
-			x = m.exchangeFor(exchange.ForNamed, &msg)
+			x = m.exchangeFor(exchange.ForNamed, msg)
 		}
 		_, err = m.front.Ask(&x)
 	}
-	if err != nil {
-		m.front.Logger.Warn("message not delivered", "session", m.key, "method", msg.Method, "error", err)
-	}
+	return msg.Kind == jsonrpc.Response && (errors.Is(err, session.ErrNotDelivered) || errors.Is(err, placement.ErrUnreached)), err
 }
 
 // later reports whether to leave requests unanswered, as the client makes them again on its next connection; it ends this

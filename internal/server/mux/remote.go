@@ -124,9 +124,10 @@ func (m *mux) placeHome(x *exchange.Exchange, to *placement.Answer) *placement.P
 }
 
 // forwardHome forwards an exchange to the connection's own session, and returns the answer's
-// body, or nil. The error is placement.ErrHere if the session is here, or has come here.
+// body, or nil. The error is placement.ErrHere if the session is here, or has come here. A session that has left is elsewhere, if the
+// connection continues its calls.
 func (m *mux) forwardHome(x *exchange.Exchange) ([]byte, error) {
-	if m.session() != nil {
+	if s := m.session(); s != nil && (!s.Moved() || !m.follows()) {
 		return nil, placement.ErrHere
 	}
 	got := &placement.Answer{}

@@ -7,9 +7,11 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"holdfast/internal/feature/tasktext"
 	"holdfast/internal/protocol"
+	"holdfast/internal/reading"
 	"holdfast/internal/server/modern"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -30,7 +32,12 @@ type Listen struct {
 
 	far     *follower // nil if all tasks are on this node
 	unwatch context.CancelFunc
+	ready   chan<- struct{}
+	again   *time.Timer // wakes ready after an error of the store; nil: there was none
 }
+
+// readAgain is how long after an error of the store a task is read again.
+const readAgain = time.Second
 
 // A watchedTask is a task in the filter of a listen.
 type watchedTask struct {
@@ -110,6 +117,7 @@ func (l *Listen) Alone() bool { return l.alone }
 
 // Watch implements [modern.Listen].
 func (l *Listen) Watch(ctx context.Context, ready chan<- struct{}) {
+	l.ready = ready
 	for i := range l.tasks {
 		if t := &l.tasks[i]; t.s != nil {
 			t.stop = t.s.Watched.Watch(t.number, ready)
@@ -128,6 +136,9 @@ func (l *Listen) Close() {
 		if l.tasks[i].stop != nil {
 			l.tasks[i].stop()
 		}
+	}
+	if l.again != nil {
+		l.again.Stop()
 	}
 	if l.unwatch != nil {
 		l.unwatch()
@@ -182,11 +193,22 @@ func (l *Listen) tell(to [][]byte, t *watchedTask) [][]byte {
 	}
 	st, err := t.s.Watched.Standing(l.q.Values(), t.number)
 	if err != nil {
-		t.over = true // the client asks for the task, and gets the error
+		if t.over = errors.Is(err, session.ErrNotFound) || errors.Is(err, session.ErrMoved); !t.over { // else the client asks for the task, and gets the error
+			l.wakeLater()
+		}
 		return to
 	}
 	is := l.of.text(&t.id, &st, "")
 	return l.notify(to, t, is, is.JSON())
+}
+
+// wakeLater has the tasks read again: the store may be away for a moment.
+func (l *Listen) wakeLater() {
+	if l.again != nil {
+		l.again.Reset(readAgain)
+		return
+	}
+	l.again = time.AfterFunc(readAgain, func() { reading.Wake(l.ready) })
 }
 
 // notify appends a notification, unless the status and the open requests are as last sent.
