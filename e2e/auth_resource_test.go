@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"holdfast/internal/auth/authtest"
+	"holdfast/internal/mcptest"
 )
 
 // TestAuthResource gives --auth-resource with and without the path of an endpoint, a prefix, a port and slashes: the metadata has
@@ -43,10 +44,7 @@ func TestAuthResource(t *testing.T) {
 			}
 			base := strings.TrimSuffix(p.URL, "/mcp")
 			for _, at := range []string{"/.well-known/oauth-protected-resource/mcp", "/.well-known/oauth-protected-resource/mcp/", strings.TrimPrefix(want.metadata, "https://"+strings.Split(want.metadata, "/")[2])} {
-				res, err := http.Get(base + at)
-				if err != nil {
-					t.Fatal(err)
-				}
+				res := mcptest.Must(http.Get(base + at))(t)
 				var said struct{ Resource string }
 				if err := json.NewDecoder(res.Body).Decode(&said); err != nil || said.Resource != want.resource {
 					t.Errorf("%s: %s %q %v", at, res.Status, said.Resource, err)

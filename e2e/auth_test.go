@@ -44,12 +44,9 @@ func TestAuthFlow(t *testing.T) {
 			sdk  int
 			mode string
 		}{{1, ""}, {2, "auto"}, {2, "legacy"}} {
-			config, err := json.Marshal(map[string]any{
+			config := mcptest.Must(json.Marshal(map[string]any{
 				"url": p.URL, "sdk": c.sdk, "mode": c.mode, "visit": true, "tool": "echo", "arguments": map[string]any{"text": "hello"},
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			}))(t)
 			var got struct{ Refused, Authorize, Said string }
 			unmarshal(t, run(t, "node", "clients/authorize.mjs", string(config)), &got)
 			if !strings.HasPrefix(got.Authorize, as.URL+"/authorize?") || got.Said != "hello" {

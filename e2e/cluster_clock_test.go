@@ -83,19 +83,12 @@ func init() {
 	for name, text := range replaced {
 		name = mcptest.Must(filepath.Abs(name))(t)
 		to := filepath.Join(c.dir, fmt.Sprint(len(overlay))+".go")
-		if err := os.WriteFile(to, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, os.WriteFile(to, []byte(text), 0o600))
 		overlay[name] = to
 	}
-	text, err := json.Marshal(map[string]any{"Replace": overlay})
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := mcptest.Must(json.Marshal(map[string]any{"Replace": overlay}))(t)
 	list := filepath.Join(c.dir, "overlay.json")
-	if err := os.WriteFile(list, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.WriteFile(list, text, 0o600))
 	if out, err := exec.Command("go", "build", "-overlay", list, "-o", c.binary, "holdfast/cmd/holdfast").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}

@@ -124,10 +124,7 @@ func TestFileTerminated(t *testing.T) {
 	began := time.Now()
 	mcptest.Eventually(t, "what is new is refused", 10*time.Second, func() bool {
 		q := request{tool: "look", args: workArgs{ID: callID(t, "idle")}}
-		resp, err := idle.send(ctx, "POST", nil, q.body(idle.ids.Add(1)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := mcptest.Must(idle.send(ctx, "POST", nil, q.body(idle.ids.Add(1))))(t)
 		defer resp.Body.Close()
 		said, _ := io.ReadAll(resp.Body)
 		if resp.StatusCode != http.StatusOK && (resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" ||

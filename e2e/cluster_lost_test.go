@@ -279,10 +279,7 @@ func TestClusterAskedAgain(t *testing.T) {
 		cut := request{tool: "work", key: `"cut"`, args: workArgs{ID: callID(t, "cut"), Steps: 100, MS: 20_000}}
 		r.at = fixed(a.url())
 		ctx, stop := context.WithCancel(t.Context())
-		resp, err := r.send(ctx, "POST", map[string]string{"Idempotency-Key": cut.key}, cut.body(77))
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := mcptest.Must(r.send(ctx, "POST", map[string]string{"Idempotency-Key": cut.key}, cut.body(77)))(t)
 		mcptest.Eventually(t, "the call runs", time.Minute, func() bool { return f.runs(cut.args.ID) == 1 })
 		stop()
 		resp.Body.Close()

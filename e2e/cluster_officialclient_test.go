@@ -12,6 +12,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast"
+	"holdfast/internal/mcptest"
 )
 
 // An officialClient is an official client over some transport, as a client of a fleet.
@@ -43,11 +44,8 @@ func (f *fleet) officialClient(transport mcp.Transport) *officialClient {
 			}
 		},
 	})
-	session, err := client.Connect(bounded(f.t, time.Minute), transport,
-		&mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"}) // in a revision without sessions a call would end with its connection
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	session := mcptest.Must(client.Connect(bounded(f.t, time.Minute), transport,
+		&mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"}))(f.t) // in a revision without sessions a call would end with its connection
 	v.ClientSession = session
 	f.t.Cleanup(func() {
 		closed := make(chan struct{})

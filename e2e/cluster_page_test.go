@@ -85,10 +85,7 @@ type livePage struct {
 func openPage(t *testing.T, n *node, chosen string) *livePage {
 	t.Helper()
 	p := &livePage{t: t, steps: make(map[string][]string), tools: make(map[string]string)}
-	resp, err := mcptest.Send(t.Context(), http.MethodGet, "http://"+n.now().admin+"/live/events?call="+url.QueryEscape(chosen), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := mcptest.Must(mcptest.Send(t.Context(), http.MethodGet, "http://"+n.now().admin+"/live/events?call="+url.QueryEscape(chosen), ""))(t)
 	done := make(chan struct{})
 	t.Cleanup(func() { resp.Body.Close(); <-done })
 	go func() {

@@ -56,10 +56,7 @@ func (f *fleet) token(r *specClient, q request) string {
 	}
 	other.session = begun.Session()
 	q.args.ID += "-token"
-	resp, err := other.send(f.t.Context(), "POST", nil, q.body(5)) //nolint:bodyclose // the stream closes it
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	resp := mcptest.Must(other.send(f.t.Context(), "POST", nil, q.body(5)))(f.t) //nolint:bodyclose // the stream closes it
 	events := mcptest.Must(mcptest.NewStream(resp))(f.t)
 	defer events.Close()
 	var m struct {

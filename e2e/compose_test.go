@@ -76,10 +76,7 @@ func readCompose(t *testing.T) (c composition) {
 // a flag, and the time between SIGTERM and SIGKILL is at least 10 s longer than --drain.
 func checkFlags(t *testing.T, where string, args, env []string, grace time.Duration) {
 	t.Helper()
-	said, err := exec.Command(built, "serve", "--help").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	said := mcptest.Must(exec.Command(built, "serve", "--help").Output())(t)
 	help := string(said)
 	known := func(name string) bool { return regexp.MustCompile(`(?m)^ +--` + name + ` `).MatchString(help) }
 	if len(args) == 0 || args[0] != "serve" {

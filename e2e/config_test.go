@@ -29,17 +29,14 @@ func merged(t *testing.T) (p *program, dir string) {
 		Args    []string          `json:"args"`
 		Env     map[string]string `json:"env,omitempty"`
 	}
-	text, err := json.Marshal(map[string]any{
+	text := mcptest.Must(json.Marshal(map[string]any{
 		"mcpServers": map[string]server{
 			"everything": {"node", []string{filepath.Join(npms, everything), "stdio"}, nil},
 			"filesystem": {"node", []string{filepath.Join(npms, filesystemServer), dir}, nil},
 			"memory":     {"node", []string{filepath.Join(npms, memoryServer)}, map[string]string{"MEMORY_FILE_PATH": filepath.Join(dir, "memory.jsonl")}},
 		},
 		"holdfast": map[string]any{"merge": true},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	file := filepath.Join(t.TempDir(), "claude_desktop_config.json")
 	mcptest.Check(t, os.WriteFile(file, text, 0o600))
 	return serve(t, "--config", file), dir

@@ -116,10 +116,7 @@ func TestDrainNamesCalls(t *testing.T) {
 			if c.meta == "" {
 				session = post(t, p.URL, "", "", begins).Header.Get("Mcp-Session-Id")
 			}
-			resp, err := mcptest.Send(t.Context(), http.MethodPost, p.URL, fmt.Sprintf(call, c.meta), "Mcp-Session-Id", session)
-			if err != nil {
-				t.Fatal(err)
-			}
+			resp := mcptest.Must(mcptest.Send(t.Context(), http.MethodPost, p.URL, fmt.Sprintf(call, c.meta), "Mcp-Session-Id", session))(t)
 			defer resp.Body.Close()
 			lines := bufio.NewScanner(resp.Body)
 			for lines.Scan() && !strings.Contains(lines.Text(), "notifications/progress") { // until the call runs

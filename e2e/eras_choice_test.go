@@ -72,12 +72,9 @@ func typeScriptChoice(sdk int, mode string, tasks bool) choosing {
 		t.Helper()
 		testlong.Only(t, "it starts node")
 		npm(t, sdk1, sdk2)
-		config, err := json.Marshal(map[string]any{
+		config := mcptest.Must(json.Marshal(map[string]any{
 			"url": url, "sdk": sdk, "mode": mode, "tasks": tasks, "refusable": true, "checks": map[string]eraCheck{"list": {}},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		var got struct {
 			eraSeen
 			Error string

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"holdfast/internal/mcptest"
 )
 
 // If the port is open to other machines, the log has a warning, and the URL in the log is one
@@ -18,10 +20,7 @@ func TestExposed(t *testing.T) {
 		if ip := net.ParseIP(host); err != nil || ip == nil || ip.IsUnspecified() {
 			t.Errorf("--listen %s: serves at %s", listen, p.URL)
 		}
-		res, err := http.Get(p.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
+		res := mcptest.Must(http.Get(p.URL))(t)
 		res.Body.Close()
 		if res.StatusCode != http.StatusNotAcceptable && res.StatusCode != http.StatusBadRequest {
 			t.Errorf("--listen %s: %s says %s", listen, p.URL, res.Status)

@@ -260,9 +260,7 @@ func TestOutageOfUpstream(t *testing.T) {
 			if c.config != "" {
 				file := filepath.Join(t.TempDir(), "mcp.json")
 				other := startUpstream(t, streamable(t))
-				if err := os.WriteFile(file, fmt.Appendf(nil, c.config, url, "http://"+other.at), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				mcptest.Check(t, os.WriteFile(file, fmt.Appendf(nil, c.config, url, "http://"+other.at), 0o600))
 				flags = []string{"--config", file}
 			}
 			p := serve(t, flags...)

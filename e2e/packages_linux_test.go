@@ -89,12 +89,9 @@ func newRegistry(t *testing.T, dir string) *registry {
 			"tarball": r.URL + "/files/" + filepath.Base(file), "integrity": "sha512-" + base64.StdEncoding.EncodeToString(sum[:]),
 		}
 		name, version := manifest["name"].(string), manifest["version"].(string)
-		answer, err := json.Marshal(map[string]any{
+		answer := mcptest.Must(json.Marshal(map[string]any{
 			"name": name, "dist-tags": map[string]string{"latest": version}, "versions": map[string]any{version: manifest},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		mux.HandleFunc("GET /"+name, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = w.Write(answer)

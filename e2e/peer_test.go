@@ -31,10 +31,7 @@ func connect(t *testing.T, p *program) *peer {
 // send sends a request.
 func (c *peer) send(method, lastID, body string) *http.Response {
 	c.t.Helper()
-	resp, err := c.Send(c.t.Context(), method, body, "Last-Event-ID", lastID)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	resp := mcptest.Must(c.Send(c.t.Context(), method, body, "Last-Event-ID", lastID))(c.t)
 	return resp
 }
 

@@ -95,10 +95,7 @@ func (c *rightsClient) stream(name, method, at, session, body string, head ...st
 func (c *rightsClient) do(method, at, session, body string, head ...string) *http.Response {
 	c.t.Helper()
 	from := &mcptest.Client{URL: at, Session: session, Header: []string{"Authorization", "Bearer " + c.key}}
-	resp, err := from.Send(c.ctx, method, body, head...)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	resp := mcptest.Must(from.Send(c.ctx, method, body, head...))(c.t)
 	return resp
 }
 

@@ -57,10 +57,7 @@ func TestTLS(t *testing.T) {
 	p.signal(t, syscall.SIGHUP)
 	send := func(c *http.Client, method, session, body string) (status int, proto, by string) {
 		t.Helper()
-		resp, err := (&mcptest.Client{URL: p.URL, Session: session, HTTP: c}).Send(t.Context(), method, body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := mcptest.Must((&mcptest.Client{URL: p.URL, Session: session, HTTP: c}).Send(t.Context(), method, body))(t)
 		_ = resp.Body.Close()
 		return resp.StatusCode, resp.Proto, resp.TLS.PeerCertificates[0].Subject.CommonName
 	}

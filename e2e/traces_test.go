@@ -95,10 +95,7 @@ func TestTracesOverCutAndKill(t *testing.T) {
 	// read reads at most most messages of a response, and closes it.
 	read := func(method, body string, most int, header map[string]string) (answered bool) {
 		t.Helper()
-		resp, err := r.send(ctx, method, header, body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := mcptest.Must(r.send(ctx, method, header, body))(t)
 		defer resp.Body.Close()
 		if resp.StatusCode != http.StatusOK {
 			t.Fatal(resp.Status)
