@@ -172,6 +172,14 @@ func (f *fleet) wantRuns(id string, least, most int) {
 	}
 }
 
+// running waits until calls run, each for the first time.
+func (f *fleet) running(requests ...request) {
+	f.t.Helper()
+	for _, q := range requests {
+		mcptest.Eventually(f.t, "call "+q.args.ID+" runs", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
+	}
+}
+
 // A node is a member of a fleet. It is one process at a time, each after the end of the one before.
 type node struct {
 	t       *testing.T

@@ -52,7 +52,7 @@ func TestClusterKills(t *testing.T) {
 		}
 		callers := f.callers(clients)
 		calling := f.calling(callers, sum)
-		kills := f.killing(*killFor, *killEvery)
+		kills := f.killing(f.nodes, *killFor, *killEvery)
 		calling.end()
 		sum.report(t, kills)
 	})
@@ -75,14 +75,14 @@ func (f *fleet) callers(n int) []caller {
 	return callers
 }
 
-// killing kills and restarts random nodes for a time, and returns the number of kills.
-func (f *fleet) killing(long, every time.Duration) int {
+// killing kills and restarts random ones of nodes for a time, and returns the number of kills.
+func (f *fleet) killing(nodes []*node, long, every time.Duration) int {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	kills := 0
 	for end := time.Now().Add(long); time.Now().Before(end); kills++ {
 		<-tick.C
-		n := f.nodes[rand.IntN(len(f.nodes))]
+		n := nodes[rand.IntN(len(nodes))]
 		n.kill()
 		n.restart()
 	}

@@ -139,10 +139,9 @@ func (f *fleet) freeze(freeze, thaw func(n *node)) {
 	owner, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
 	ctx := bounded(t, 40*time.Second)
 	places := []func() string{fixed(owner.url()), fixed(b.url()), fixed(c.url())}
-	records := make([]*callRecord, 6)
-	requests := make([]request, len(records))
-	var own, others sync.WaitGroup // others: calls of clients that are connected to other nodes
-	for i := range records {
+	told := make([]<-chan *callRecord, 6)
+	requests := make([]request, len(told))
+	for i := range told {
 		r := f.client(fixed(owner.url()), places[i%3])
 		q := request{tool: "work", args: workArgs{ID: callID(t, i), Steps: 60, MS: 6_000}}
 		if i >= 3 {
@@ -150,21 +149,19 @@ func (f *fleet) freeze(freeze, thaw func(n *node)) {
 			q.args.Steps, q.args.MS = 10, 2_000
 		}
 		requests[i] = q
-		wait := &own
-		if i%3 != 0 {
-			wait = &others
-		}
-		wait.Go(func() { records[i] = r.call(ctx, q) })
+		told[i] = start(ctx, r, q)
 	}
-	for _, q := range requests {
-		mcptest.Eventually(t, "the calls run", 10*time.Second, func() bool { return f.runs(q.args.ID) == 1 })
-	}
+	f.running(requests...)
 	freeze(owner)
 	began := time.Now()
 	time.Sleep(4 * time.Second)
-	others.Wait()
-	thaw(owner)
-	own.Wait()
+	records := make([]*callRecord, len(told))
+	for _, i := range []int{1, 2, 4, 5, 0, 3} {
+		if i == 0 { // the clients that are connected to other nodes have their answers
+			thaw(owner)
+		}
+		records[i] = <-told[i]
+	}
 	var took []time.Duration
 	for i, s := range records {
 		q := requests[i]
@@ -192,9 +189,7 @@ func (f *fleet) freeze(freeze, thaw func(n *node)) {
 	for i, n := range f.nodes {
 		r := f.client(fixed(n.url()), f.balanced)
 		q := request{tool: "work", args: workArgs{ID: callID(t, "after", i), Steps: 3, MS: 30}}
-		if s := r.call(ctx, q); s.check(q) != nil || s.unknown() {
-			t.Errorf("a new session at %s: %v, received %q", n.name, s.check(q), s.received)
-		}
+		r.call(ctx, q).want(t, q, false)
 	}
 }
 
@@ -211,9 +206,8 @@ func TestClusterDataLost(t *testing.T) {
 		busy := f.client(fixed(f.nodes[0].url()), fixed(f.nodes[0].url()))
 		ctx := bounded(t, 40*time.Second)
 		q := request{tool: "work", args: workArgs{ID: callID(t), Steps: 30, MS: 3_000}}
-		told := make(chan *callRecord, 1)
-		go func() { told <- busy.call(ctx, q) }()
-		mcptest.Eventually(t, "the call runs", 10*time.Second, func() bool { return f.runs(q.args.ID) == 1 })
+		told := start(ctx, busy, q)
+		f.running(q)
 		e.redis.MustDo("FLUSHALL")
 		e.redis.Kill()
 		e.redis.Restart()
@@ -221,13 +215,11 @@ func TestClusterDataLost(t *testing.T) {
 			t.Errorf("who was in a call: %v, received %q", s.err, s.received)
 		}
 		f.wantRuns(q.args.ID, 1, 1)
-		if status, said := status(t, idle, "POST", nil, `{"jsonrpc":"2.0","id":9,"method":"tools/list"}`); status != http.StatusNotFound {
-			t.Errorf("who was idle: %d: %s", status, said)
+		if r := idle.exchange(t, "POST", mcptest.Request(9, "tools/list", "")); r.Status != http.StatusNotFound {
+			t.Errorf("who was idle: %d: %s", r.Status, r.Body)
 		}
 		fresh := f.client(f.balanced, f.balanced)
 		q = request{tool: "work", args: workArgs{ID: callID(t, "after"), Steps: 3, MS: 30}}
-		if s := fresh.call(ctx, q); s.check(q) != nil || s.unknown() {
-			t.Errorf("a new session: %v, received %q", s.check(q), s.received)
-		}
+		fresh.call(ctx, q).want(t, q, false)
 	})
 }
