@@ -277,23 +277,10 @@ func (g *guardedNodes) sendModern(n *program, token, method, params string) mcpt
 	return g.send(http.MethodPost, n.URL, token, mcptest.Request("m", method, "{"+params+"}"), nil)
 }
 
-// modern is sendModern that returns the status and the last message of the answer.
-func (g *guardedNodes) modern(n *program, token, method, params string) (status int, said modernSaid) {
+// modern is sendModern that returns the last message of the answer.
+func (g *guardedNodes) modern(n *program, token, method, params string) answer {
 	g.t.Helper()
-	r := g.sendModern(n, token, method, params)
-	said.text = r.Message()
-	unmarshal(g.t, []byte(said.text), &said)
-	return r.Status, said
-}
-
-// A modernSaid is a response to a modern request.
-type modernSaid struct {
-	Result struct {
-		ResultType, TaskID, Status, RequestState string
-		InputRequests                            map[string]json.RawMessage
-	}
-	Error *struct{ Code int }
-	text  string
+	return mcptest.Must(askModern(g.ctx, n.URL, method, "{"+params+"}", "Authorization", bearer(token)))(g.t)
 }
 
 // tasks has two principals with equal clients begin tasks at two nodes.
@@ -301,9 +288,9 @@ func (g *guardedNodes) tasks() {
 	t := g.t
 	carrier := func(n *program, who string) (task, name string) {
 		t.Helper()
-		status, said := g.modern(n, g.token(who, "/mcp"), "tools/call", `"name":"count","arguments":{"to":1,"delay_ms":3600000},`+tasksMeta)
+		said := g.modern(n, g.token(who, "/mcp"), "tools/call", `"name":"count","arguments":{"to":1,"delay_ms":3600000},`+tasksMeta)
 		if said.Result.ResultType != "task" {
-			t.Fatalf("%s: no task: %d %s", who, status, said.text)
+			t.Fatalf("%s: no task: %d %s", who, said.Status, said.text)
 		}
 		name, _, _ = strings.Cut(said.Result.TaskID, ".")
 		return said.Result.TaskID, name
@@ -324,20 +311,20 @@ func (g *guardedNodes) tasks() {
 					if method == "tasks/update" {
 						params += `,"inputResponses":{}`
 					}
-					_, foreign := g.modern(at, g.token(who[1], "/mcp"), method, params)
-					_, unknown := g.modern(at, g.token(who[1], "/mcp"), method, strings.Replace(params, what, what+"x", 1))
+					foreign := g.modern(at, g.token(who[1], "/mcp"), method, params)
+					unknown := g.modern(at, g.token(who[1], "/mcp"), method, strings.Replace(params, what, what+"x", 1))
 					if foreign.Error == nil || unknown.Error == nil || foreign.text != strings.ReplaceAll(unknown.text, what+"x", what) {
 						t.Errorf("%s of a task of %s by %s: %s, want as for no task: %s", method, who[0], who[1], foreign.text, unknown.text)
 					}
 				}
-				if _, said := g.modern(at, g.token(who[0], "/mcp"), "tasks/get", about(what)); said.Result.Status != "working" {
+				if said := g.modern(at, g.token(who[0], "/mcp"), "tasks/get", about(what)); said.Result.Status != "working" {
 					t.Errorf("a task of %s: %s", who[0], said.text)
 				}
 			}
 			g.challenges("an expired token", g.sendModern(other, g.expired("/mcp"), "tasks/get", about(what)), "/mcp", `error="invalid_token"`)
 		}
 		for what, who := range map[string]string{ada: "ada", again: "ada", bob: "bob"} {
-			if _, said := g.modern(other, g.token(who, "/mcp"), "tasks/cancel", about(what)); said.Error != nil {
+			if said := g.modern(other, g.token(who, "/mcp"), "tasks/cancel", about(what)); said.Error != nil {
 				t.Errorf("cancelling the task of %s: %s", who, said.text)
 			}
 		}
@@ -348,7 +335,7 @@ func (g *guardedNodes) tasks() {
 func (g *guardedNodes) input() {
 	t := g.t
 	call := `"name":"ask","arguments":{"question":"which colour"},` + inputMeta
-	_, said := g.modern(g.one, g.token("ada", "/mcp"), "tools/call", call)
+	said := g.modern(g.one, g.token("ada", "/mcp"), "tools/call", call)
 	if len(said.Result.InputRequests) != 1 || said.Result.RequestState == "" {
 		t.Fatalf("no question: %s", said.text)
 	}
@@ -356,11 +343,11 @@ func (g *guardedNodes) input() {
 		call += fmt.Sprintf(`,"requestState":%q,"inputResponses":{%q:{"action":"accept","content":{"answer":"blue"}}}`, said.Result.RequestState, key)
 	}
 	for _, n := range []*program{g.two, g.one} {
-		if status, said := g.modern(n, g.token("bob", "/mcp"), "tools/call", call); said.Error == nil || strings.Contains(said.text, "colour") {
-			t.Errorf("another's token: %d %s", status, said.text)
+		if said := g.modern(n, g.token("bob", "/mcp"), "tools/call", call); said.Error == nil || strings.Contains(said.text, "colour") {
+			t.Errorf("another's token: %d %s", said.Status, said.text)
 		}
 	}
-	if status, said := g.modern(g.two, g.token("ada", "/mcp"), "tools/call", call); !strings.Contains(said.text, "blue") {
-		t.Errorf("a refreshed token: %d %s", status, said.text)
+	if said := g.modern(g.two, g.token("ada", "/mcp"), "tools/call", call); !strings.Contains(said.text, "blue") {
+		t.Errorf("a refreshed token: %d %s", said.Status, said.text)
 	}
 }

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
@@ -54,7 +53,7 @@ func TestClusterAuth(t *testing.T) {
 		g.endSocket(third, calls["WebSocket"])
 		task := calls["2026-07-28"]
 		mcptest.Eventually(t, "the task is completed", time.Minute, func() bool {
-			_, said := g.modern(third, g.token("ada", "/mcp"), "tasks/get", fmt.Sprintf(`"taskId":%q,%s`, task.task, tasksMeta))
+			said := g.modern(third, g.token("ada", "/mcp"), "tasks/get", fmt.Sprintf(`"taskId":%q,%s`, task.task, tasksMeta))
 			switch {
 			case said.Result.Status == "working":
 				return false
@@ -139,8 +138,8 @@ func (g *guardedNodes) beginTask() begunCall {
 	t := g.t
 	t.Helper()
 	c := begunCall{id: callID(t, "task")}
-	arguments := mcptest.Must(json.Marshal(workArgs{ID: c.id, Steps: 10, MS: 2_000}))(t)
-	_, said := g.modern(g.one, g.token("ada", "/mcp"), "tools/call", fmt.Sprintf(`"name":"look","arguments":%s,%s`, arguments, tasksMeta))
+	q := request{tool: "look", args: workArgs{ID: c.id, Steps: 10, MS: 2_000}}
+	said := g.modern(g.one, g.token("ada", "/mcp"), "tools/call", q.params()+","+tasksMeta)
 	if c.task = said.Result.TaskID; c.task == "" {
 		t.Fatalf("no task: %s", said.text)
 	}
@@ -184,9 +183,8 @@ func (g *guardedNodes) intrude(n *program, calls map[string]begunCall) {
 	_ = ws.CloseNow()
 	task := calls["2026-07-28"].task
 	for _, method := range []string{"tasks/get", "tasks/cancel"} {
-		try := func(id string) modernSaid {
-			_, said := g.modern(n, g.token("bob", "/mcp"), method, fmt.Sprintf(`"taskId":%q,%s`, id, tasksMeta))
-			return said
+		try := func(id string) answer {
+			return g.modern(n, g.token("bob", "/mcp"), method, fmt.Sprintf(`"taskId":%q,%s`, id, tasksMeta))
 		}
 		hers, none := try(task), try(task+"x")
 		if hers.Error == nil || hers.text != strings.ReplaceAll(none.text, task+"x", task) {

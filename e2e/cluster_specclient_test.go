@@ -120,10 +120,14 @@ type request struct {
 	key  string // the Idempotency-Key, to send the call again if no event came
 }
 
-func (q request) body(id int64) string {
+// params returns the members of the params, without _meta.
+func (q request) params() string {
 	args, _ := json.Marshal(q.args)
-	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{"progressToken":%d}}}`,
-		id, q.tool, args, id)
+	return fmt.Sprintf(`"name":%q,"arguments":%s`, q.tool, args)
+}
+
+func (q request) body(id int64) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{%s,"_meta":{"progressToken":%[1]d}}}`, id, q.params())
 }
 
 // call makes a call, and resumes it until it has ended.
