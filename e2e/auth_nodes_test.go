@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -46,33 +45,20 @@ func (g *guardedNodes) expired(path string) string {
 }
 
 // header returns the header fields of a request: its token, and the fields in more.
-func (g *guardedNodes) header(token string, more map[string]string) []string {
-	header := []string{"Authorization", bearer(token)}
-	for name, value := range more {
-		header = append(header, name, value)
-	}
-	return header
+func (g *guardedNodes) header(token string, more []string) []string {
+	return append([]string{"Authorization", bearer(token)}, more...)
 }
 
 // send makes a request, and reads its answer to the end.
-func (g *guardedNodes) send(method, at, token, body string, more map[string]string) mcptest.Reply {
+func (g *guardedNodes) send(method, at, token, body string, more ...string) mcptest.Reply {
 	g.t.Helper()
 	return mcptest.Must(mcptest.Exchange(g.ctx, method, at, body, g.header(token, more)...))(g.t)
 }
 
 // events makes a request and returns the stream that answers it. The stream is closed when the test ends.
-func (g *guardedNodes) events(method, at, token, body string, more map[string]string) *mcptest.Stream {
+func (g *guardedNodes) events(method, at, token, body string, more ...string) *mcptest.Stream {
 	g.t.Helper()
-	resp, err := mcptest.Send(g.ctx, method, at, body, g.header(token, more)...) //nolint:bodyclose // the stream closes it
-	if err != nil {
-		g.t.Fatal(err)
-	}
-	s, err := mcptest.NewStream(resp)
-	if err != nil {
-		g.t.Fatalf("%s %s: %v", method, at, err)
-	}
-	g.t.Cleanup(s.Close)
-	return s
+	return (&mcptest.Client{URL: at, Header: g.header(token, more)}).Stream(g.t, method, body)
 }
 
 // challenges checks that a request was refused for its token, with a challenge that names the
@@ -124,14 +110,14 @@ func TestAuthNodes(t *testing.T) {
 }
 
 // session begins a session of ada at the first node, and returns the headers for it.
-func (g *guardedNodes) session() map[string]string {
+func (g *guardedNodes) session() []string {
 	g.t.Helper()
-	r := g.send(http.MethodPost, g.one.URL, g.token("ada", "/mcp"), beginsAsking, nil)
+	r := g.send(http.MethodPost, g.one.URL, g.token("ada", "/mcp"), beginsAsking)
 	id := r.Header.Get("Mcp-Session-Id")
 	if r.Status != http.StatusOK || id == "" {
 		g.t.Fatalf("initialize: %d %s", r.Status, r.Body)
 	}
-	return map[string]string{"Mcp-Session-Id": id}
+	return []string{"Mcp-Session-Id", id}
 }
 
 // ways returns the two ways to resume a call: the id of the first event of its stream, and the query of the stream's URL.
@@ -149,38 +135,20 @@ func (g *guardedNodes) ways(events *mcptest.Stream) (cursor, query string) {
 // resume begins a call at one node, and resumes it at the other with a refreshed token.
 func (g *guardedNodes) resume() {
 	t := g.t
-	in := g.session()
-	events := g.events(http.MethodPost, g.one.URL, g.token("ada", "/mcp"), asks, in)
-	cursor, query := g.ways(events)
+	c := begunCall{header: g.session()}
+	events := g.events(http.MethodPost, g.one.URL, g.token("ada", "/mcp"), asks, c.header...)
+	c.cursor, c.stream = g.ways(events)
 	question := idOf(t, events.Until(t, "which colour"))
 	events.Close()
-	last := maps.Clone(in)
-	last["Last-Event-Id"] = cursor
-	tries := []struct {
-		what, method, query, body string
-		header                    map[string]string
-	}{
-		{"her cursor", http.MethodGet, "", "", last},
-		{"her session", http.MethodGet, "", "", in},
-		{"her stream", http.MethodGet, query, "", nil},
-		{"her question", http.MethodPost, "", answers(question), in},
-		{"her question at her stream", http.MethodPost, query, answers(question), nil},
-		{"her cancellation", http.MethodPost, "", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"ask"}}`, in},
-		{"her end", http.MethodDelete, "", "", in},
-	}
 	for _, n := range []*program{g.two, g.one} {
-		for _, c := range tries {
-			r := g.send(c.method, n.URL+c.query, g.token("bob", "/mcp"), c.body, c.header)
-			if r.Status != http.StatusNotFound || strings.Contains(r.Body, "colour") || r.Header.Get("Mcp-Session-Id") != "" || r.Header.Get("Link") != "" {
-				t.Errorf("another's token, %s: %d %s %v", c.what, r.Status, r.Body, r.Header)
-			}
-			g.challenges("an expired token, "+c.what, g.send(c.method, n.URL+c.query, g.expired("/mcp"), c.body, c.header), "/mcp", `error="invalid_token"`)
-			g.challenges("no token, "+c.what, g.send(c.method, n.URL+c.query, "", c.body, c.header), "/mcp", "")
-		}
+		g.hidden(n, c, "colour",
+			attempt{"her question", http.MethodPost, "", answers(question), c.header},
+			attempt{"her question at her stream", http.MethodPost, c.stream, answers(question), nil},
+			attempt{"her cancellation", http.MethodPost, "", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"ask"}}`, c.header})
 	}
-	events = g.events(http.MethodGet, g.two.URL, g.token("ada", "/mcp"), "", last)
+	events = g.events(http.MethodGet, g.two.URL, g.token("ada", "/mcp"), "", c.last()...)
 	events.Until(t, "which colour")
-	if r := g.send(http.MethodPost, g.two.URL, g.token("ada", "/mcp"), answers(question), in); r.Status != http.StatusAccepted {
+	if r := g.send(http.MethodPost, g.two.URL, g.token("ada", "/mcp"), answers(question), c.header...); r.Status != http.StatusAccepted {
 		t.Errorf("the answer: %d %s", r.Status, r.Body)
 	}
 	if ev := events.Until(t, `"ask"`); !strings.Contains(string(ev.Data), "blue") {
@@ -188,19 +156,41 @@ func (g *guardedNodes) resume() {
 	}
 }
 
+// An attempt is a request by which another principal could reach a call.
+type attempt struct {
+	what, method, query, body string
+	header                    []string
+}
+
+// hidden checks at a node that a call of ada is unknown to bob, by all that ada knows of it, and that ada does not reach it with an expired
+// token or without one. No answer has the text secret.
+func (g *guardedNodes) hidden(n *program, c begunCall, secret string, more ...attempt) {
+	g.t.Helper()
+	for _, try := range append(more,
+		attempt{"her cursor", http.MethodGet, "", "", c.last()}, attempt{"her session", http.MethodGet, "", "", c.header},
+		attempt{"her stream", http.MethodGet, c.stream, "", nil}, attempt{"her session, to end it", http.MethodDelete, "", "", c.header}) {
+		r := g.send(try.method, n.URL+try.query, g.token("bob", "/mcp"), try.body, try.header...)
+		if r.Status != http.StatusNotFound || strings.Contains(r.Body, secret) || r.Header.Get("Mcp-Session-Id") != "" || r.Header.Get("Link") != "" {
+			g.t.Errorf("another's token, %s: %d %s %v", try.what, r.Status, r.Body, r.Header)
+		}
+		g.challenges("an expired token, "+try.what, g.send(try.method, n.URL+try.query, g.expired("/mcp"), try.body, try.header...), "/mcp", `error="invalid_token"`)
+		g.challenges("no token, "+try.what, g.send(try.method, n.URL+try.query, "", try.body, try.header...), "/mcp", "")
+	}
+}
+
 // pair has clients of revision 2024-11-05. Their tokens are for the URL of the stream, and they
 // post to another URL.
 func (g *guardedNodes) pair() {
 	t := g.t
-	g.challenges("GET without a token", g.send(http.MethodGet, g.one.SSE, "", "", nil), "/sse", "")
-	events := g.events(http.MethodGet, g.one.SSE, g.token("ada", "/sse"), "", nil)
+	g.challenges("GET without a token", g.send(http.MethodGet, g.one.SSE, "", ""), "/sse", "")
+	events := g.events(http.MethodGet, g.one.SSE, g.token("ada", "/sse"), "")
 	first, err := events.Next()
 	if err != nil || first.Name != "endpoint" {
 		t.Fatalf("the first event is %+v: %v", first, err)
 	}
 	at := func(p *program) string { return "http://" + p.Addr + "/" + string(first.Data) }
 	begin := strings.Replace(beginsAsking, "2025-11-25", "2024-11-05", 1)
-	if r := g.send(http.MethodPost, at(g.one), g.token("ada", "/sse"), begin, nil); r.Status != http.StatusAccepted {
+	if r := g.send(http.MethodPost, at(g.one), g.token("ada", "/sse"), begin); r.Status != http.StatusAccepted {
 		t.Fatalf("initialize: %d %s", r.Status, r.Body)
 	}
 	events.Until(t, "protocolVersion")
@@ -208,16 +198,16 @@ func (g *guardedNodes) pair() {
 		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"method":"tools/call","params":{"name":"echo","arguments":{"text":%[1]q}}}`, text)
 	}
 	for _, n := range []*program{g.two, g.one} {
-		if r := g.send(http.MethodPost, at(n), g.token("bob", "/sse"), call("his"), nil); r.Status != http.StatusNotFound {
+		if r := g.send(http.MethodPost, at(n), g.token("bob", "/sse"), call("his")); r.Status != http.StatusNotFound {
 			t.Errorf("another's token: %d %s", r.Status, r.Body)
 		}
-		if r := g.send(http.MethodGet, n.SSE, g.token("bob", "/sse"), "", map[string]string{"Last-Event-Id": first.ID}); r.Status != http.StatusNotFound {
+		if r := g.send(http.MethodGet, n.SSE, g.token("bob", "/sse"), "", "Last-Event-Id", first.ID); r.Status != http.StatusNotFound {
 			t.Errorf("another's token, her cursor: %d %s", r.Status, r.Body)
 		}
-		g.challenges("an expired token", g.send(http.MethodPost, at(n), g.expired("/sse"), call("old"), nil), "/sse", `error="invalid_token"`)
-		g.challenges("a token for another endpoint", g.send(http.MethodPost, at(n), g.token("ada", "/mcp"), call("other"), nil), "/sse", `error="invalid_token"`)
-		g.challenges("no token", g.send(http.MethodPost, at(n), "", call("none"), nil), "/sse", "")
-		if r := g.send(http.MethodPost, at(n), g.token("ada", "/sse"), call("hers"), nil); r.Status != http.StatusAccepted {
+		g.challenges("an expired token", g.send(http.MethodPost, at(n), g.expired("/sse"), call("old")), "/sse", `error="invalid_token"`)
+		g.challenges("a token for another endpoint", g.send(http.MethodPost, at(n), g.token("ada", "/mcp"), call("other")), "/sse", `error="invalid_token"`)
+		g.challenges("no token", g.send(http.MethodPost, at(n), "", call("none")), "/sse", "")
+		if r := g.send(http.MethodPost, at(n), g.token("ada", "/sse"), call("hers")); r.Status != http.StatusAccepted {
 			t.Errorf("a refreshed token: %d %s", r.Status, r.Body)
 		}
 		ev, err := events.Next()
@@ -228,7 +218,7 @@ func (g *guardedNodes) pair() {
 }
 
 // dial opens a WebSocket at a node, with a token or none. If the node refuses, the socket is nil and the reply is the refusal.
-func (g *guardedNodes) dial(n *program, token string, more map[string]string) (*mcptest.Socket, mcptest.Reply) {
+func (g *guardedNodes) dial(n *program, token string, more ...string) (*mcptest.Socket, mcptest.Reply) {
 	g.t.Helper()
 	ws, r, err := mcptest.Dial(g.ctx, n.URL, g.header(token, more)...)
 	if r.Status == 0 {
@@ -245,16 +235,16 @@ func (g *guardedNodes) socket() {
 	t := g.t
 	in := g.session()
 	for _, n := range []*program{g.two, g.one} {
-		for what, header := range map[string]map[string]string{"new": nil, "hers": in} {
-			_, r := g.dial(n, "", header)
+		for what, header := range map[string][]string{"new": nil, "hers": in} {
+			_, r := g.dial(n, "", header...)
 			g.challenges("no token, "+what, r, "/mcp", "")
-			_, r = g.dial(n, g.expired("/mcp"), header)
+			_, r = g.dial(n, g.expired("/mcp"), header...)
 			g.challenges("an expired token, "+what, r, "/mcp", `error="invalid_token"`)
 		}
-		if _, r := g.dial(n, g.token("bob", "/mcp"), in); r.Status != http.StatusNotFound || r.Header.Get("Mcp-Session-Id") != "" {
+		if _, r := g.dial(n, g.token("bob", "/mcp"), in...); r.Status != http.StatusNotFound || r.Header.Get("Mcp-Session-Id") != "" {
 			t.Errorf("another's token: %d %v", r.Status, r.Header)
 		}
-		ws, r := g.dial(n, g.token("ada", "/mcp"), in)
+		ws, r := g.dial(n, g.token("ada", "/mcp"), in...)
 		if ws == nil {
 			t.Fatalf("a refreshed token: %d %s", r.Status, r.Body)
 		}
@@ -274,7 +264,7 @@ const inputMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-2
 // sendModern makes a request of revision 2026-07-28. params includes the client's _meta.
 func (g *guardedNodes) sendModern(n *program, token, method, params string) mcptest.Reply {
 	g.t.Helper()
-	return g.send(http.MethodPost, n.URL, token, mcptest.Request("m", method, "{"+params+"}"), nil)
+	return g.send(http.MethodPost, n.URL, token, mcptest.Request("m", method, "{"+params+"}"))
 }
 
 // modern is sendModern that returns the last message of the answer.
