@@ -45,7 +45,7 @@ func TestAuthFlow(t *testing.T) {
 			mode string
 		}{{1, ""}, {2, "auto"}, {2, "legacy"}} {
 			config := mcptest.Must(json.Marshal(map[string]any{
-				"url": p.URL, "sdk": c.sdk, "mode": c.mode, "visit": true, "tool": "echo", "arguments": map[string]any{"text": "hello"},
+				"url": p.URL, "sdk": c.sdk, "mode": c.mode, "tool": "echo", "arguments": map[string]any{"text": "hello"},
 			}))(t)
 			var got struct{ Refused, Authorize, Said string }
 			unmarshal(t, run(t, "node", "clients/authorize.mjs", string(config)), &got)
