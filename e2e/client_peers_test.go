@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,16 +26,9 @@ const soon = time.Minute
 
 // A transportClient is an official client on a transport of NewClientTransport.
 type transportClient struct {
-	*mcp.ClientSession
+	*officialClient
 	t *testing.T
 	f *foreign
-
-	mu       sync.Mutex
-	received map[any][]float64 // progress, by token
-	news     chan struct{}     // signals more progress
-	asked    atomic.Int64
-
-	changed chan struct{} // signals that the server's tools have changed
 }
 
 // newTransportClient connects a client to a server; if plan is not nil, through a proxy with that plan.
@@ -46,30 +38,9 @@ func newTransportClient(t *testing.T, f *foreign, least int, plan func(string) C
 	if plan != nil {
 		target = behind(t, f.url, least, plan)
 	}
-	g := &transportClient{t: t, f: f, received: make(map[any][]float64), news: make(chan struct{}, 1), changed: make(chan struct{}, 8)}
-	client := mcp.NewClient(&mcp.Implementation{Name: "transportClient", Version: "1"}, &mcp.ClientOptions{
-		ProgressNotificationHandler: func(_ context.Context, req *mcp.ProgressNotificationClientRequest) {
-			g.mu.Lock()
-			defer g.mu.Unlock()
-			token := req.Params.ProgressToken
-			g.received[token] = append(g.received[token], req.Params.Progress)
-			select {
-			case g.news <- struct{}{}:
-			default:
-			}
-		},
-		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { g.changed <- struct{}{} },
-		ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
-			g.asked.Add(1)
-			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"name": "Ada"}}, nil
-		},
-	})
-	ctx, stop := context.WithTimeout(t.Context(), soon)
-	defer stop()
-	session := mcptest.Must(client.Connect(ctx, holdfast.NewClientTransport(target, nil), nil))(t)
-	g.ClientSession = session
-	t.Cleanup(func() { _ = session.Close() })
-	return g
+	v := mcptest.Must(connectOfficial(bounded(t, soon), holdfast.NewClientTransport(target, nil), "", nil))(t)
+	t.Cleanup(func() { _ = v.Close() })
+	return &transportClient{v, t, f}
 }
 
 // behind starts a proxy to a server and returns the server's URL through it. When the test
@@ -90,19 +61,17 @@ func behind(t *testing.T, to string, least int, plan func(request string) Cut) s
 
 // call calls a tool, and returns the text of its result.
 func (g *transportClient) call(params mcp.CallToolParams, token string) (string, error) {
-	ctx, stop := context.WithTimeout(g.t.Context(), soon)
-	defer stop()
 	if token != "" {
 		params.SetProgressToken(token)
 	}
-	res, err := g.CallTool(ctx, &params)
+	res, err := g.CallTool(bounded(g.t, soon), &params)
 	if err != nil {
 		return "", err
 	}
-	if text, ok := res.Content[0].(*mcp.TextContent); ok && !res.IsError {
-		return text.Text, nil
+	if res.IsError {
+		err = fmt.Errorf("answered %+v", res)
 	}
-	return "", fmt.Errorf("answered %+v", res)
+	return textOf(res), err
 }
 
 // wantLong makes a long call, and checks that its answer comes, and each progress notification
@@ -111,12 +80,12 @@ func (g *transportClient) wantLong(token string) {
 	g.t.Helper()
 	said, err := g.call(g.f.long, token)
 	if err != nil || said != g.f.said {
-		g.t.Errorf("call %s: answered %q, %v; received %v", token, said, err, g.progress(token))
+		g.t.Errorf("call %s: answered %q, %v; received %v", token, said, err, g.progressOf(token))
 		return
 	}
 	if g.f.loose {
 		g.wantEcho()
-		received := g.progress(token)
+		received := g.progressOf(token)
 		slices.Sort(received)
 		if once := slices.Compact(slices.Clone(received)); len(once) < len(received) {
 			g.t.Errorf("call %s: received %v", token, received)
@@ -128,25 +97,11 @@ func (g *transportClient) wantLong(token string) {
 		want = append(want, float64(i+1))
 	}
 	// The official client may handle a notification after a response that followed it.
-	late := time.After(soon)
-	for len(g.progress(token)) < len(want) {
-		select {
-		case <-g.news:
-		case <-late:
-			g.t.Errorf("call %s: received %v", token, g.progress(token))
-			return
-		}
-	}
+	mcptest.Eventually(g.t, "the progress of "+token, soon, func() bool { return len(g.progressOf(token)) >= len(want) })
 	g.wantEcho()
-	if received := g.progress(token); !slices.Equal(received, want) {
+	if received := g.progressOf(token); !slices.Equal(received, want) {
 		g.t.Errorf("call %s: received %v", token, received)
 	}
-}
-
-func (g *transportClient) progress(token string) []float64 {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return slices.Clone(g.received[token])
 }
 
 // wantEcho checks that the session still works.
@@ -246,8 +201,8 @@ func TestClientIsAsked(t *testing.T) {
 	if said, err := g.call(call("ask", nil), "asking"); err != nil || said != "Ada" {
 		t.Errorf("answered %q, %v", said, err)
 	}
-	if n := g.asked.Load(); n != 1 {
-		t.Errorf("asked %d times", n)
+	if g.asked != 1 {
+		t.Errorf("asked %d times", g.asked)
 	}
 	g.wantRuns(1)
 }
@@ -307,9 +262,7 @@ func TestClientAsksAgain(t *testing.T) {
 		asked++
 		return []Cut{{Bytes: 1}, {Bytes: 1, Body: true}, {Bytes: 40, Body: true, Reset: true}, {}}[min(asked-1, 3)]
 	})
-	ctx, stop := context.WithTimeout(t.Context(), soon)
-	defer stop()
-	if res, err := g.ListTools(ctx, nil); err != nil || len(res.Tools) != 3 {
+	if res, err := g.ListTools(bounded(t, soon), nil); err != nil || len(res.Tools) != 3 {
 		t.Errorf("tools/list: %+v, %v", res, err)
 	}
 }
@@ -335,11 +288,11 @@ func TestClientListens(t *testing.T) {
 			t.Fatal("the client does not come back")
 		}
 		f.server.AddTool(&mcp.Tool{Name: fmt.Sprintf("more-%d", i), InputSchema: json.RawMessage(`{"type":"object"}`)}, nothing)
-		select {
-		case <-g.changed:
-		case <-late:
-			t.Fatalf("the change %d was not received", i)
-		}
+		mcptest.Eventually(t, "the change is received", soon, func() bool {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			return g.lists > i
+		})
 	}
 }
 
@@ -357,14 +310,7 @@ func TestClientBeginsAnew(t *testing.T) {
 		defer close(lost)
 		g.wantUnknown()
 	}()
-	late := time.After(soon)
-	for len(g.progress("lost")) == 0 {
-		select {
-		case <-g.news:
-		case <-late:
-			t.Fatal("the call does not begin")
-		}
-	}
+	mcptest.Eventually(t, "the call begins", soon, func() bool { return len(g.progressOf("lost")) > 0 })
 	f.restart(kept())
 	<-lost
 	g.wantEcho()

@@ -122,7 +122,7 @@ func TestClusterAsk(t *testing.T) {
 		ask := func(id string) request { return request{tool: "ask", args: workArgs{ID: id}} }
 		v := f.officialClient(f.ours()) // each of its requests goes to the next node
 		for i := range 4 {
-			go func() { <-v.asked }()
+			go func() { <-v.answers }()
 			if s := v.call(bounded(t, time.Minute), ask(callID(t, i))); s.err != nil || s.last() != "result Ada" {
 				t.Errorf("call %d: %v, received %q", i, s.err, s.received)
 			}
@@ -141,7 +141,7 @@ func TestClusterAsk(t *testing.T) {
 		go func() {
 			for {
 				select {
-				case <-v.asked:
+				case <-v.answers:
 				case <-ctx.Done():
 					return
 				}

@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -209,38 +208,20 @@ func TestErasCut(t *testing.T) {
 				}
 				return Cut{} // not initialize, which no client resumes
 			})
-			var mu sync.Mutex
-			var steps []float64
-			all := make(chan struct{})
-			client := mcp.NewClient(&mcp.Implementation{Name: "cut", Version: "1"}, &mcp.ClientOptions{
-				ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
-					mu.Lock()
-					defer mu.Unlock()
-					if steps = append(steps, r.Params.Progress); len(steps) == count {
-						close(all)
-					}
-				},
-			})
-			ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
-			defer stop()
-			s := mcptest.Must(client.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: at}, nil))(t)
+			ctx := bounded(t, 2*time.Minute)
+			s := mcptest.Must(connectOfficial(ctx, &mcp.StreamableClientTransport{Endpoint: at}, "", nil))(t)
 			defer s.Close()
 			params := &mcp.CallToolParams{Name: "count", Arguments: map[string]any{"to": count, "delay_ms": 100}}
 			params.SetProgressToken("p")
 			if r, err := s.CallTool(ctx, params); err != nil || r.IsError {
-				t.Fatalf("%+v, %v, after %v", r, err, steps)
+				t.Fatalf("%+v, %v, after %v", r, err, s.progressOf("p"))
 			}
-			select {
-			case <-all:
-			case <-ctx.Done():
-			}
-			mu.Lock()
-			defer mu.Unlock()
+			mcptest.Eventually(t, "all progress", 2*time.Minute, func() bool { return len(s.progressOf("p")) >= count })
 			var want []float64
 			for i := range count {
 				want = append(want, float64(i+1))
 			}
-			if !slices.Equal(steps, want) {
+			if steps := s.progressOf("p"); !slices.Equal(steps, want) {
 				t.Errorf("steps %v", steps)
 			}
 		})
