@@ -86,7 +86,7 @@ func TestDoors(t *testing.T) {
 		}
 		mcptest.Eventually(t, "the door says that there is no worker", time.Minute, func() bool {
 			stranger := &specClient{at: fixed(doors[1].url()), http: cut.http}
-			r := stranger.exchange(t, "POST", anInitialize)
+			r := stranger.exchange(t, "POST", strangeInit)
 			return r.Status == http.StatusServiceUnavailable && r.Header.Get("Retry-After") != "" && strings.Contains(r.Body, "no worker")
 		})
 	})

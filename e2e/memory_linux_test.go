@@ -78,25 +78,11 @@ func (l *loaded) at(t *testing.T, addresses, each int, request func(s *stranger,
 	all.Wait()
 }
 
-// posts posts a message, and returns the answer. It does not end the test.
-func (s *stranger) posts(url, session, body string) (status int, answer http.Header, text string) {
-	res, err := (&mcptest.Client{URL: url, Session: session, HTTP: s.http}).Send(s.t.Context(), http.MethodPost, body)
-	if err != nil {
-		return 0, nil, err.Error()
-	}
-	defer res.Body.Close()
-	var head bytes.Buffer // the beginning of a body that may be long
-	if _, err := io.CopyN(&head, res.Body, 8<<10); err == nil {
-		_, _ = io.Copy(io.Discard, res.Body)
-	}
-	return res.StatusCode, res.Header, head.String()
-}
-
-// session begins a session, or returns "".
-func (l *loaded) session(s *stranger, initialize string) string {
-	status, header, text := s.posts(l.URL, "", initialize)
-	l.hears(status, text)
-	return header.Get("Mcp-Session-Id")
+// asks has a client post a message, and counts the answer.
+func (l *loaded) asks(s *stranger, session, body string) mcptest.Reply {
+	r := s.post(l.URL, session, body)
+	l.hears(r.Status, r.Body)
+	return r
 }
 
 func initializeOf(size int) string {
@@ -133,12 +119,11 @@ var big = mcptest.Answers{
 func results(each, size int) func(t *testing.T, l *loaded) {
 	return func(t *testing.T, l *loaded) {
 		l.at(t, 20, 1, func(s *stranger, _, _ int) {
-			id := l.session(s, anInitialize)
+			id := l.asks(s, "", strangeInit).Session()
 			var all sync.WaitGroup
 			for n := range each {
 				all.Go(func() {
-					status, _, text := s.posts(l.URL, id, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"big","arguments":{"n":%d}}}`, n+1, size))
-					l.hears(status, text)
+					l.asks(s, id, mcptest.Call(n+1, "big", fmt.Sprintf(`{"n":%d}`, size)))
 				})
 			}
 			all.Wait()
@@ -150,8 +135,7 @@ func results(each, size int) func(t *testing.T, l *loaded) {
 func modernResults(clients, size int) func(t *testing.T, l *loaded) {
 	return func(t *testing.T, l *loaded) {
 		l.at(t, clients, 1, func(s *stranger, _, _ int) {
-			status, _, text := s.posts(l.URL, "", mcptest.ModernRequest(1, "tools/call", `{}`, fmt.Sprintf(`"name":"big","arguments":{"n":%d}`, size)))
-			l.hears(status, text)
+			l.asks(s, "", mcptest.ModernRequest(1, "tools/call", `{}`, fmt.Sprintf(`"name":"big","arguments":{"n":%d}`, size)))
 		})
 	}
 }
@@ -162,13 +146,12 @@ func loads(t *testing.T) []load {
 	about := func(method string, sessions, each, size int) func(t *testing.T, l *loaded) {
 		return func(t *testing.T, l *loaded) {
 			l.at(t, 4, sessions, func(s *stranger, a, n int) {
-				id := l.session(s, anInitialize)
+				id := l.asks(s, "", strangeInit).Session()
 				if id == "" {
 					return // there is no room for another session
 				}
 				for i := range each {
-					status, _, text := s.posts(l.URL, id, fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":{"uri":%q}}`, method, uri(a, n*each+i, size)))
-					l.hears(status, text)
+					l.asks(s, id, fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":{"uri":%q}}`, method, uri(a, n*each+i, size)))
 				}
 			})
 		}
@@ -183,24 +166,22 @@ func loads(t *testing.T) []load {
 	mcptest.Check(t, os.WriteFile(merged, []byte(conf), 0o600))
 	return []load{
 		{"12,000 sessions from 4 addresses", []string{"--demo"}, func(t *testing.T, l *loaded) {
-			l.at(t, 4, 3000, func(s *stranger, _, _ int) { l.session(s, anInitialize) })
+			l.at(t, 4, 3000, func(s *stranger, _, _ int) { l.asks(s, "", strangeInit).Session() })
 		}, "429 .*--memory"},
 		{"2,000 initialize requests of 60 KB", []string{"--demo"}, func(t *testing.T, l *loaded) {
-			l.at(t, 4, 500, func(s *stranger, _, _ int) { l.session(s, initializeOf(60_000)) })
+			l.at(t, 4, 500, func(s *stranger, _, _ int) { l.asks(s, "", initializeOf(60_000)).Session() })
 		}, "429 .*--memory"},
 		{"3,000 sessions with an upstream server", upstream("/json"), func(t *testing.T, l *loaded) {
-			l.at(t, 4, 750, func(s *stranger, _, _ int) { l.session(s, anInitialize) })
+			l.at(t, 4, 750, func(s *stranger, _, _ int) { l.asks(s, "", strangeInit).Session() })
 		}, "429 .*--memory"},
 		{"what clients of 2026-07-28 say of themselves, 1 MB", []string{"--demo"}, func(t *testing.T, l *loaded) {
 			l.at(t, 8, 50, func(s *stranger, a, n int) {
-				status, _, text := s.posts(l.URL, "", mcptest.ModernRequest(1, "tools/list", fmt.Sprintf(`{"x":"%d/%d/%s"}`, a, n, strings.Repeat("c", 1<<20))))
-				l.hears(status, text)
+				l.asks(s, "", mcptest.ModernRequest(1, "tools/list", fmt.Sprintf(`{"x":"%d/%d/%s"}`, a, n, strings.Repeat("c", 1<<20))))
 			})
 		}, "413 .*65536 bytes|429 .*--memory"},
 		{"the same, 60 KB, of 400 kinds from 8 addresses", []string{"--demo"}, func(t *testing.T, l *loaded) {
 			l.at(t, 8, 50, func(s *stranger, a, n int) {
-				status, _, text := s.posts(l.URL, "", mcptest.ModernRequest(1, "tools/list", fmt.Sprintf(`{"x":"%d/%d/%s"}`, a, n, strings.Repeat("c", 60_000))))
-				l.hears(status, text)
+				l.asks(s, "", mcptest.ModernRequest(1, "tools/list", fmt.Sprintf(`{"x":"%d/%d/%s"}`, a, n, strings.Repeat("c", 60_000))))
 			})
 		}, ""},
 		{"300 subscriptions of 1 MB", upstream("/json"), about("resources/subscribe", 1, 75, 1<<20), "400 .*longer than 8192 bytes|429 .*--memory"},
@@ -299,10 +280,9 @@ func connections(n int, says string, answered bool) func(t *testing.T, l *loaded
 func (l *loaded) honest(t *testing.T) {
 	s := l.stranger(t, "127.0.9.8")
 	s.http.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // the test's own server
-	id := l.session(s, anInitialize)
-	status, _, text := s.posts(l.URL, id, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"count","arguments":{"to":1}}}`)
-	if l.hears(status, text); id == "" || status != http.StatusOK {
-		t.Errorf("another client, meanwhile: %d %s", status, text)
+	id := l.asks(s, "", strangeInit).Session()
+	if r := l.asks(s, id, mcptest.Call(1, "count", `{"to":1}`)); id == "" || r.Status != http.StatusOK {
+		t.Errorf("another client, meanwhile: %d %s", r.Status, r.Body)
 	}
 }
 
@@ -350,7 +330,7 @@ func streamsOfHTTP2(n int) func(t *testing.T, l *loaded) {
 func unread(clients, size int) func(t *testing.T, l *loaded) {
 	return func(t *testing.T, l *loaded) {
 		s := l.stranger(t, "127.0.0.1")
-		id := l.session(s, anInitialize)
+		id := l.asks(s, "", strangeInit).Session()
 		var conns []net.Conn
 		for n := range clients {
 			c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 2, byte(1+n%200))}}).DialContext(t.Context(), "tcp", l.Addr)
@@ -360,7 +340,7 @@ func unread(clients, size int) func(t *testing.T, l *loaded) {
 			defer c.Close()
 			_ = c.(*net.TCPConn).SetReadBuffer(4 << 10)
 			conns = append(conns, c)
-			body := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"big","arguments":{"n":%d}}}`, n+1, size)
+			body := mcptest.Call(n+1, "big", fmt.Sprintf(`{"n":%d}`, size))
 			_, err = fmt.Fprintf(c, "POST /mcp HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\nMcp-Session-Id: %s\r\nContent-Length: %d\r\n\r\n%s", l.Addr, id, len(body), body)
 			if err != nil {
 				t.Fatal(err)
@@ -373,8 +353,7 @@ func unread(clients, size int) func(t *testing.T, l *loaded) {
 			}
 		}
 		for n := range 20 { // other requests are answered meanwhile
-			status, _, text := s.posts(l.URL, id, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"ping"}`, clients+n+1))
-			l.hears(status, text)
+			l.asks(s, id, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"ping"}`, clients+n+1))
 		}
 	}
 }
@@ -414,9 +393,8 @@ func TestMemoryUnderLoad(t *testing.T) {
 			// An ordinary client is served afterwards, unless several addresses together hold all the memory for sessions.
 			s := l.stranger(t, "127.0.9.9")
 			s.http.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // the test's own server
-			status, _, text := s.posts(l.URL, "", anInitialize)
-			if status != http.StatusOK && (status != http.StatusTooManyRequests || !strings.Contains(text, "--memory")) {
-				t.Errorf("another client, afterwards: %d %s", status, text)
+			if r := s.post(l.URL, "", strangeInit); r.Status != http.StatusOK && (r.Status != http.StatusTooManyRequests || !strings.Contains(r.Body, "--memory")) {
+				t.Errorf("another client, afterwards: %d %s", r.Status, r.Body)
 			}
 		})
 	}
@@ -459,9 +437,7 @@ func TestMemoryIsGivenBack(t *testing.T) {
 	admin := testport.Addr(t)
 	p := serve(t, append([]string{"--admin", admin, "--session-ttl", "10s", "--drain", "1s"}, command...)...)
 	s := p.stranger(t, "127.0.0.1")
-	call := func(id int, arguments string) string {
-		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"big","arguments":%s}}`, id, arguments)
-	}
+	call := func(id int, arguments string) string { return mcptest.Call(id, "big", arguments) }
 	// begin writes a request, and returns its connection.
 	begin := func(session, body string) net.Conn {
 		t.Helper()
@@ -479,9 +455,9 @@ func TestMemoryIsGivenBack(t *testing.T) {
 		t.Errorf("four sessions count for %v bytes", got)
 	}
 	for i, id := range sessions {
-		s.posts(p.URL, id, fmt.Sprintf(`{"jsonrpc":"2.0","id":2,"method":"resources/subscribe","params":{"uri":"x:%d"}}`, i))
-		if status, _, text := s.posts(p.URL, id, call(3, `{"n":2000000}`)); status != http.StatusOK || !strings.Contains(text, "xxx") {
-			t.Fatalf("a call: %d %.200s", status, text)
+		s.post(p.URL, id, fmt.Sprintf(`{"jsonrpc":"2.0","id":2,"method":"resources/subscribe","params":{"uri":"x:%d"}}`, i))
+		if r := s.post(p.URL, id, call(3, `{"n":2000000}`)); r.Status != http.StatusOK || !strings.Contains(r.Body, "xxx") {
+			t.Fatalf("a call: %d %.200s", r.Status, r.Body)
 		}
 	}
 	var conns []net.Conn
@@ -489,8 +465,8 @@ func TestMemoryIsGivenBack(t *testing.T) {
 		conns = append(conns, begin(id, stalled))
 	}
 	mcptest.Eventually(t, "four messages to be read", time.Minute, func() bool { return memory(t, admin)["in_flight"] > 4*300_000 })
-	if status, _, text := s.posts(p.URL, sessions[0], `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}`); status != http.StatusAccepted {
-		t.Errorf("cancel: %d %s", status, text)
+	if r := s.post(p.URL, sessions[0], `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}`); r.Status != http.StatusAccepted {
+		t.Errorf("cancel: %d %s", r.Status, r.Body)
 	}
 	conns[1].Close() // the call goes on, and its session is deleted below
 	for _, pid := range pids()[2:] {
@@ -498,8 +474,8 @@ func TestMemoryIsGivenBack(t *testing.T) {
 	}
 	// Clients without a session: one reads its answer, one does not, and one listens, and is cut.
 	body := mcptest.ModernRequest(1, "tools/call", `{}`, `"name":"big","arguments":{"n":2000000}`)
-	if status, _, text := s.posts(p.URL, "", body); status != http.StatusOK || !strings.Contains(text, "xxx") {
-		t.Errorf("a call without a session: %d %.200s", status, text)
+	if r := s.post(p.URL, "", body); r.Status != http.StatusOK || !strings.Contains(r.Body, "xxx") {
+		t.Errorf("a call without a session: %d %.200s", r.Status, r.Body)
 	}
 	conns = append(conns, begin("", body))
 	_, _ = conns[4].Read(make([]byte, 16))
