@@ -112,14 +112,6 @@ func (g *transportClient) wantEcho() {
 	}
 }
 
-// wantRuns checks how often the server has run long calls.
-func (g *transportClient) wantRuns(want int64) {
-	g.t.Helper()
-	if n := g.f.ran.Load(); n != want {
-		g.t.Errorf("long calls have run %d times, want %d", n, want)
-	}
-}
-
 // wantUnknown makes a long call that gets lost, and checks that its error says "outcome
 // unknown".
 func (g *transportClient) wantUnknown() {
@@ -185,7 +177,7 @@ func TestClientResumes(t *testing.T) {
 				}
 				calls.Wait()
 				if server == "go-sdk" {
-					g.wantRuns(int64(test.calls))
+					f.work.wantRuns("long", test.calls, test.calls)
 				}
 			})
 		}
@@ -198,13 +190,13 @@ func TestClientIsAsked(t *testing.T) {
 	t.Parallel()
 	f := official(t, kept())
 	g := newTransportClient(t, f, 3, always(Cut{After: 250 * time.Millisecond}))
-	if said, err := g.call(call("ask", nil), "asking"); err != nil || said != "Ada" {
+	if said, err := g.call(call("ask", map[string]any{"id": "ask", "steps": 20, "ms": 2000}), "asking"); err != nil || said != "Ada" {
 		t.Errorf("answered %q, %v", said, err)
 	}
 	if g.asked != 1 {
 		t.Errorf("asked %d times", g.asked)
 	}
-	g.wantRuns(1)
+	f.work.wantRuns("ask", 1, 1)
 }
 
 // TestClientDoesNotKnow has our client lose calls to servers that keep no streams: the client
@@ -235,7 +227,7 @@ func TestClientDoesNotKnow(t *testing.T) {
 			g.wantUnknown()
 			g.wantEcho()
 			if strings.HasPrefix(test.name, "go-sdk") {
-				g.wantRuns(1)
+				f.work.wantRuns("long", 1, 1)
 			}
 			g.wantLong("next")
 		})
@@ -262,7 +254,7 @@ func TestClientAsksAgain(t *testing.T) {
 		asked++
 		return []Cut{{Bytes: 1}, {Bytes: 1, Body: true}, {Bytes: 40, Body: true, Reset: true}, {}}[min(asked-1, 3)]
 	})
-	if res, err := g.ListTools(bounded(t, soon), nil); err != nil || len(res.Tools) != 3 {
+	if res, err := g.ListTools(bounded(t, soon), nil); err != nil || len(res.Tools) != 5 {
 		t.Errorf("tools/list: %+v, %v", res, err)
 	}
 }
@@ -314,6 +306,6 @@ func TestClientBeginsAnew(t *testing.T) {
 	f.restart(kept())
 	<-lost
 	g.wantEcho()
-	g.wantRuns(1)
+	f.work.wantRuns("long", 1, 1)
 	g.wantLong("next")
 }

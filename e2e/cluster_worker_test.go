@@ -36,7 +36,7 @@ type workArgs struct {
 //
 //	work  reports progress in steps steps within ms milliseconds
 //	look  is work, annotated as retry-safe
-//	ask   asks the user after ms milliseconds, and returns the answer
+//	ask      asks the user after that, and returns the answer
 //	inquire  is ask, annotated as retry-safe
 //	process  returns the id of its process
 func workServer(traces string) *mcp.Server {
@@ -46,7 +46,7 @@ func workServer(traces string) *mcp.Server {
 			return nil, nil, err
 		}
 		err := pace(ctx, req, a.Steps, time.Duration(a.MS)*time.Millisecond)
-		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "did " + a.ID}}}, nil, err
+		return said("did " + a.ID), nil, err
 	}
 	mcp.AddTool(server, &mcp.Tool{Name: "work"}, work)
 	mcp.AddTool(server, &mcp.Tool{Name: "look", Annotations: &mcp.ToolAnnotations{ReadOnlyHint: true}}, work)
@@ -54,22 +54,19 @@ func workServer(traces string) *mcp.Server {
 		if err := trace(traces, a.ID); err != nil {
 			return nil, nil, err
 		}
-		if err := pace(ctx, req, 0, time.Duration(a.MS)*time.Millisecond); err != nil {
+		if err := pace(ctx, req, a.Steps, time.Duration(a.MS)*time.Millisecond); err != nil {
 			return nil, nil, err
 		}
-		res, err := req.Session.Elicit(ctx, &mcp.ElicitParams{
-			Message:         "Who is " + a.ID + "?",
-			RequestedSchema: map[string]any{"type": "object", "properties": map[string]any{"name": map[string]any{"type": "string"}}},
-		})
+		res, err := req.Session.Elicit(ctx, &mcp.ElicitParams{Message: "Who is " + a.ID + "?", RequestedSchema: eraQuestion.RequestedSchema})
 		if err != nil {
 			return nil, nil, err
 		}
-		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: fmt.Sprint(res.Content["name"])}}}, nil, nil
+		return said(fmt.Sprint(res.Content["name"])), nil, nil
 	}
 	mcp.AddTool(server, &mcp.Tool{Name: "ask"}, ask)
 	mcp.AddTool(server, &mcp.Tool{Name: "inquire", Annotations: &mcp.ToolAnnotations{ReadOnlyHint: true}}, ask)
 	mcp.AddTool(server, &mcp.Tool{Name: "process"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
-		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: fmt.Sprint("process ", os.Getpid())}}}, nil, nil
+		return said(fmt.Sprint("process ", os.Getpid())), nil, nil
 	})
 	return server
 }
@@ -92,13 +89,7 @@ func pace(ctx context.Context, req *mcp.CallToolRequest, steps int, over time.Du
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		if req.Params.GetProgressToken() == nil {
-			continue
-		}
-		err := req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{
-			ProgressToken: req.Params.GetProgressToken(), Progress: float64(i + 1),
-		})
-		if err != nil {
+		if err := progress(ctx, req, float64(i+1)); err != nil {
 			return err
 		}
 	}

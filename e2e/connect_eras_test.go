@@ -3,8 +3,6 @@ package e2e
 import (
 	"maps"
 	"net/http"
-	"net/http/httputil"
-	neturl "net/url"
 	"os/exec"
 	"strings"
 	"testing"
@@ -76,9 +74,7 @@ func reachedServers() map[string]reachedServer {
 // modernOnly starts a proxy to a server that refuses requests which are not of revision 2026-07-28.
 func modernOnly(t *testing.T, url string) string {
 	t.Helper()
-	to := mcptest.Must(neturl.Parse(url))(t)
-	pass := httputil.NewSingleHostReverseProxy(to)
-	pass.FlushInterval = -1
+	pass := passing(t, url)
 	return mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("MCP-Protocol-Version") == "2026-07-28" {
 			pass.ServeHTTP(w, r)

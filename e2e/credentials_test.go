@@ -3,8 +3,6 @@ package e2e
 import (
 	"fmt"
 	"net/http"
-	"net/http/httputil"
-	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -22,16 +20,14 @@ type refusing struct {
 // newRefusing starts a refusing in front of a server of both eras.
 func newRefusing(t *testing.T) *refusing {
 	t.Helper()
-	to := mcptest.Must(url.Parse(strings.TrimSuffix(serve(t, "--demo", "--eras", "both").URL, "/mcp")))(t)
-	s := &refusing{}
-	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }, FlushInterval: -1}
+	s, pass := &refusing{}, passing(t, serve(t, "--demo", "--eras", "both").URL)
 	s.URL = mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if status := s.status.Load(); status != 0 {
 			w.Header().Set("WWW-Authenticate", `Bearer resource_metadata="https://upstream.example.com"`)
 			http.Error(w, "no", int(status))
 			return
 		}
-		proxy.ServeHTTP(w, r)
+		pass.ServeHTTP(w, r)
 	}))
 	return s
 }
