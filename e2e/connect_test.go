@@ -12,28 +12,19 @@ import (
 // TestConnect has a host that knows stdio only, the command line of the MCP Inspector, use a
 // remote server: the host starts "holdfast connect" as its server.
 func TestConnect(t *testing.T) {
-	for _, inspector := range []struct{ name, node, script string }{
-		{"0.15", "node", inspector1},
-		{"2", node22, inspector2},
-	} {
-		t.Run(inspector.name, func(t *testing.T) {
-			t.Parallel()
-			dir := npm(t, inspector.script)
-			node := inspector.node
-			if node != "node" {
-				node = filepath.Join(npm(t, node), node)
-			}
-			u := &user{t: t, state: t.TempDir(), command: []string{node, filepath.Join(dir, inspector.script)}}
-			t.Run("restarted in between", u.restartedBetween)
-			t.Run("restarted meanwhile", u.restartedMeanwhile)
-			t.Run("cut", u.cut)
+	eachInspector(t, func(t *testing.T, command []string) {
+		u := &user{state: t.TempDir(), command: command}
+		t.Run("restarted in between", u.restartedBetween)
+		t.Run("restarted meanwhile", u.restartedMeanwhile)
+		t.Run("cut", func(t *testing.T) {
+			url := behind(t, serve(t, "--demo").URL, 2, always(Cut{After: 200 * time.Millisecond}))
+			u.wantCount(t, url, "20", "100")
 		})
-	}
+	})
 }
 
 // A user runs the Inspector, again and again.
 type user struct {
-	t       *testing.T
 	state   string // the directory that connect keeps its state in
 	command []string
 }
@@ -97,11 +88,4 @@ func (u *user) restartedMeanwhile(t *testing.T) {
 	if ran {
 		t.Error("the server was not restarted")
 	}
-}
-
-// cut has connections cut again and again.
-func (u *user) cut(t *testing.T) {
-	p := serve(t, "--demo")
-	url := behind(t, p.URL, 2, always(Cut{After: 200 * time.Millisecond}))
-	u.wantCount(t, url, "20", "100")
 }
