@@ -161,38 +161,31 @@ func TestClusterGhost(t *testing.T) {
 			f.whole(q, s)
 			t.Logf("call %d of 1 s took %v", i, s.ended.Sub(began))
 		}
-		f.supersede()
+		// A client reads a call at one node while it has an older connection for the call at another node: that is closed.
+		r := f.client(fixed(f.nodes[1].url()), fixed(f.nodes[0].url()))
+		q := request{tool: "work", key: `"twice"`, args: workArgs{ID: callID(t, "twice"), Steps: 30, MS: testlong.Either(3_000, 6_000)}}
+		ctx := bounded(t, time.Minute)
+		closed := make(chan time.Time, 1)
+		old := &specClient{at: r.at, session: r.session, http: r.http}
+		go func() {
+			if r, err := old.now().Exchange(ctx, "POST", q.body(5), "Idempotency-Key", q.key); r.Status == 0 { // else err is a cut
+				t.Error(err)
+			}
+			closed <- time.Now()
+		}()
+		f.running(q)
+		r.at = fixed(f.nodes[2].url())
+		s := r.ask(ctx, 5, q, "")
+		select {
+		case at := <-closed:
+			if at.After(s.ended) {
+				t.Error("the older connection was closed when the call ended")
+			}
+		case <-time.After(time.Minute):
+			t.Error("the older connection is still open")
+		}
+		f.whole(q, s)
 	})
-}
-
-// supersede has a client read a call at one node while it has an older connection for the call
-// at another node: the older connection is closed.
-func (f *fleet) supersede() {
-	t := f.t
-	t.Helper()
-	r := f.client(fixed(f.nodes[1].url()), fixed(f.nodes[0].url()))
-	q := request{tool: "work", key: `"twice"`, args: workArgs{ID: callID(t, "twice"), Steps: 30, MS: testlong.Either(3_000, 6_000)}}
-	ctx := bounded(t, time.Minute)
-	closed := make(chan time.Time, 1)
-	old := &specClient{at: r.at, session: r.session, http: r.http}
-	go func() {
-		if r, err := old.now().Exchange(ctx, "POST", q.body(5), "Idempotency-Key", q.key); r.Status == 0 { // else err is a cut
-			t.Error(err)
-		}
-		closed <- time.Now()
-	}()
-	f.running(q)
-	r.at = fixed(f.nodes[2].url())
-	s := r.ask(ctx, 5, q, "")
-	select {
-	case at := <-closed:
-		if at.After(s.ended) {
-			t.Error("the older connection was closed when the call ended")
-		}
-	case <-time.After(time.Minute):
-		t.Error("the older connection is still open")
-	}
-	f.whole(q, s)
 }
 
 // Failure 7: the response to a call is lost, and its client sends the call again at another
