@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -72,6 +70,14 @@ func post(t *testing.T, at, token, session, body string) mcptest.Reply {
 	return mcptest.Post(t, at, body, "Authorization", bearer(token), "Mcp-Session-Id", session)
 }
 
+// openSession begins a session with a token, or without one.
+func openSession(t *testing.T, at, token, capabilities string) string {
+	t.Helper()
+	c := &mcptest.Client{URL: at, Header: []string{"Authorization", bearer(token)}}
+	mcptest.Check(t, c.Begin(t.Context(), mcptest.Initialize("2025-11-25", capabilities)))
+	return c.Session
+}
+
 const begins = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"a","version":"1"}}}`
 
 func calls(name string) string {
@@ -86,10 +92,8 @@ func callsModern(name string) string {
 // serveFile serves a configuration file at a free port. In arguments, $ADDR stands for the address.
 func serveFile(t *testing.T, text string, args ...string) (base string) {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "mcp.json")
-	mcptest.Check(t, os.WriteFile(file, []byte(text), 0o600))
 	at := testport.Addr(t)
-	all := []string{"--config", file, "--listen", at}
+	all := []string{"--config", fileOf(t, text), "--listen", at}
 	for _, a := range args {
 		all = append(all, strings.ReplaceAll(a, "$ADDR", at))
 	}

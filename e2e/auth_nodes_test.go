@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -12,7 +11,7 @@ import (
 
 	"holdfast/internal/auth/authtest"
 	"holdfast/internal/mcptest"
-	"holdfast/internal/sse"
+	"holdfast/jsonrpc"
 )
 
 // guardedAs is the URL of guarded nodes, as their clients know it.
@@ -72,17 +71,6 @@ func (g *guardedNodes) challenges(what string, r mcptest.Reply, path, code strin
 	}
 }
 
-// idOf returns the id of a request in an event.
-func idOf(t *testing.T, ev sse.Event) string {
-	t.Helper()
-	var m struct{ ID json.RawMessage }
-	unmarshal(t, ev.Data, &m)
-	return string(m.ID)
-}
-
-// beginsAsking begins a session of a client that answers questions.
-const beginsAsking = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"a","version":"1"}}}`
-
 // asks is a call that ends when its question is answered.
 const asks = `{"jsonrpc":"2.0","id":"ask","method":"tools/call","params":{"name":"ask","arguments":{"question":"which colour"}}}`
 
@@ -112,12 +100,7 @@ func TestAuthNodes(t *testing.T) {
 // session begins a session of ada at the first node, and returns the headers for it.
 func (g *guardedNodes) session() []string {
 	g.t.Helper()
-	r := g.send(http.MethodPost, g.one.URL, g.token("ada", "/mcp"), beginsAsking)
-	id := r.Header.Get("Mcp-Session-Id")
-	if r.Status != http.StatusOK || id == "" {
-		g.t.Fatalf("initialize: %d %s", r.Status, r.Body)
-	}
-	return []string{"Mcp-Session-Id", id}
+	return []string{"Mcp-Session-Id", openSession(g.t, g.one.URL, g.token("ada", "/mcp"), `{"elicitation":{}}`)}
 }
 
 // ways returns the two ways to resume a call: the id of the first event of its stream, and the query of the stream's URL.
@@ -138,7 +121,7 @@ func (g *guardedNodes) resume() {
 	c := begunCall{header: g.session()}
 	events := g.events(http.MethodPost, g.one.URL, g.token("ada", "/mcp"), asks, c.header...)
 	c.cursor, c.stream = g.ways(events)
-	question := idOf(t, events.Until(t, "which colour"))
+	question := string(jsonrpc.Field(events.Until(t, "which colour").Data, "id"))
 	events.Close()
 	for _, n := range []*program{g.two, g.one} {
 		g.hidden(n, c, "colour",
@@ -189,7 +172,7 @@ func (g *guardedNodes) pair() {
 		t.Fatalf("the first event is %+v: %v", first, err)
 	}
 	at := func(p *program) string { return "http://" + p.Addr + "/" + string(first.Data) }
-	begin := strings.Replace(beginsAsking, "2025-11-25", "2024-11-05", 1)
+	begin := mcptest.Initialize("2024-11-05", `{"elicitation":{}}`)
 	if r := g.send(http.MethodPost, at(g.one), g.token("ada", "/sse"), begin); r.Status != http.StatusAccepted {
 		t.Fatalf("initialize: %d %s", r.Status, r.Body)
 	}

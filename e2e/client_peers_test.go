@@ -279,17 +279,16 @@ func TestClientListens(t *testing.T) {
 		case <-late:
 			t.Fatal("the client does not come back")
 		}
-		f.server.AddTool(&mcp.Tool{Name: fmt.Sprintf("more-%d", i), InputSchema: json.RawMessage(`{"type":"object"}`)}, nothing)
+		f.server.AddTool(&mcp.Tool{Name: fmt.Sprintf("more-%d", i), InputSchema: json.RawMessage(`{"type":"object"}`)},
+			func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+				return &mcp.CallToolResult{}, nil
+			})
 		mcptest.Eventually(t, "the change is received", soon, func() bool {
 			g.mu.Lock()
 			defer g.mu.Unlock()
 			return g.lists > i
 		})
 	}
-}
-
-func nothing(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-	return &mcp.CallToolResult{}, nil
 }
 
 // TestClientBeginsAnew has a server forget its sessions while a call is running.

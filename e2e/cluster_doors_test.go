@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"flag"
 	"net/http"
 	"regexp"
@@ -27,16 +26,8 @@ var (
 // sessions returns how many sessions of clients a node has, by its metrics.
 func (n *node) sessions() (sum int) {
 	n.t.Helper()
-	said, err := mcptest.Exchange(context.Background(), http.MethodGet, "http://"+n.now().admin+"/metrics", "")
-	if err != nil {
-		n.t.Error(err)
-	}
-	for _, m := range sessionsFigure.FindAllStringSubmatch(said.Body, -1) {
-		count, err := strconv.Atoi(m[1])
-		if err != nil {
-			n.t.Error(err)
-		}
-		sum += count
+	for _, m := range sessionsFigure.FindAllStringSubmatch(figuresOf(n.t, n.now().admin), -1) {
+		sum += mcptest.Must(strconv.Atoi(m[1]))(n.t)
 	}
 	return sum
 }

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bufio"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -85,16 +84,14 @@ type livePage struct {
 func openPage(t *testing.T, n *node, chosen string) *livePage {
 	t.Helper()
 	p := &livePage{t: t, steps: make(map[string][]string), tools: make(map[string]string)}
-	resp := mcptest.Must(mcptest.Send(t.Context(), http.MethodGet, "http://"+n.now().admin+"/live/events?call="+url.QueryEscape(chosen), ""))(t)
+	events := (&mcptest.Client{URL: "http://" + n.now().admin + "/live/events?call=" + url.QueryEscape(chosen)}).Stream(t, http.MethodGet, "")
 	done := make(chan struct{})
-	t.Cleanup(func() { resp.Body.Close(); <-done })
+	t.Cleanup(func() { events.Close(); <-done })
 	go func() {
 		defer close(done)
-		s := bufio.NewScanner(resp.Body)
-		s.Buffer(nil, 8<<20)
-		for s.Scan() {
-			if data, ok := strings.CutPrefix(s.Text(), "data: "); ok {
-				p.take([]byte(data))
+		for ev, err := events.Next(); err == nil; ev, err = events.Next() {
+			if len(ev.Data) > 0 {
+				p.take(ev.Data)
 			}
 		}
 	}()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -167,20 +168,18 @@ func checkManifests(t *testing.T) {
 	t.Helper()
 	var kinds []string
 	for all := yaml.NewDecoder(bytes.NewReader(fromRoot(t, "deploy", "kubernetes", "holdfast.yaml"))); ; {
-		var m, loose = manifest{}, yaml.Node{}
-		if err := all.Decode(&loose); errors.Is(err, io.EOF) {
+		var m manifest
+		if err := all.Decode(&m); errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {
 			t.Fatal(err)
 		}
-		var kind struct{ Kind string }
-		mcptest.Check(t, loose.Decode(&kind))
-		kinds = append(kinds, kind.Kind)
-		if kind.Kind != "Deployment" {
+		kinds = append(kinds, m.Kind)
+		if m.Kind != "Deployment" {
 			continue
 		}
-		mcptest.Check(t, loose.Decode(&m))
-		if !mapsWithin(m.Spec.Selector.MatchLabels, m.Spec.Template.Metadata.Labels) {
+		labels, both := maps.Clone(m.Spec.Template.Metadata.Labels), maps.Clone(m.Spec.Template.Metadata.Labels)
+		if maps.Copy(both, m.Spec.Selector.MatchLabels); len(m.Spec.Selector.MatchLabels) == 0 || !maps.Equal(labels, both) {
 			t.Error("the Deployment does not select its pods")
 		}
 		for _, c := range m.Spec.Template.Spec.Containers {
@@ -211,15 +210,6 @@ func checkChart(t *testing.T) {
 		t.Errorf("the chart has only the flags %q and variables %q", args, env)
 	}
 	checkFlags(t, "the chart", args, env, time.Minute)
-}
-
-func mapsWithin(part, whole map[string]string) bool {
-	for k, v := range part {
-		if whole[k] != v {
-			return false
-		}
-	}
-	return len(part) > 0
 }
 
 // TestCompose runs the services of compose.yaml without containers: a NATS server and three nodes

@@ -128,7 +128,7 @@ func expectRefused(t *testing.T, what string, r mcptest.Reply, streams bool) {
 	}
 }
 
-// fileOf writes a configuration file.
+// fileOf writes a file, and returns its name.
 func fileOf(t *testing.T, text string) string {
 	t.Helper()
 	return authtest.Files(t, []byte(text))[0]

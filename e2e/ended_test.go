@@ -4,8 +4,6 @@ import (
 	"bufio"
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -21,10 +19,7 @@ func TestFailure27EndedAtStart(t *testing.T) {
 	const script = "echo cannot find module >&2; echo secret-path >&2; exit 3"
 	command := []string{"--", "sh", "-c", script}
 	file := func(share string) []string {
-		at := filepath.Join(t.TempDir(), "mcp.json")
-		text := fmt.Sprintf(`{"mcpServers":{"a":{"command":"sh","args":["-c",%q]%s}}}`, script, share)
-		mcptest.Check(t, os.WriteFile(at, []byte(text), 0o600))
-		return []string{"--config", at}
+		return []string{"--config", fileOf(t, fmt.Sprintf(`{"mcpServers":{"a":{"command":"sh","args":["-c",%q]%s}}}`, script, share))}
 	}
 	const modern = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"m","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}`
 	for name, args := range map[string][]string{

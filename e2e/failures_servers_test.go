@@ -88,13 +88,17 @@ func toolNames(t *testing.T, c *peer) (names []string, last string) {
 func TestFailure22BadServer(t *testing.T) {
 	t.Parallel()
 	self := mcptest.Must(os.Executable())(t)
+	site := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+		_, _ = w.Write([]byte("<html>hello</html>"))
+	}))
 	bad := map[string]string{
 		"not there":   `{"command":"no-such-command-here"}`,
 		"ends":        `{"command":"false"}`,
 		"down":        `{"url":"http://127.0.0.1:9/mcp"}`,
 		"hanging":     fmt.Sprintf(`{"command":%q,"args":["bad","hanging"]}`, self),
 		"no server":   `{"command":"cat"}`,
-		"a web site":  fmt.Sprintf(`{"url":%q}`, webSite(t)),
+		"a web site":  fmt.Sprintf(`{"url":%q}`, site),
 		"two at once": fmt.Sprintf(`{"command":"false"},"worse":{"command":%q,"args":["bad","revision"]}`, self),
 	}
 	for _, kind := range []string{"revision", "old", "string ids", "same cursor", "fails at page 1", "fails at page 2", "ends at page 2"} {
@@ -136,15 +140,6 @@ func TestFailure22BadServer(t *testing.T) {
 			}
 		})
 	}
-}
-
-// webSite starts a web server that is not an MCP server.
-func webSite(t *testing.T) string {
-	t.Helper()
-	return mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/html")
-		_, _ = w.Write([]byte("<html>hello</html>"))
-	}))
 }
 
 // FAILURES 22: if no server returns a part of a list, the request for the list gets an error, and not an empty list.

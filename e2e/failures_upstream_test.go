@@ -173,7 +173,7 @@ func TestFailure21ForgottenSession(t *testing.T) {
 				prefix string
 			}{ask: func(body string) string {
 				b.Say("%s", body)
-				return b.response(requestID(body))
+				return b.response(string(jsonrpc.Field([]byte(body), "id")))
 			}}
 			backends["merged"] = struct {
 				ask    func(string) string
@@ -197,12 +197,6 @@ func TestFailure21ForgottenSession(t *testing.T) {
 			}
 		})
 	}
-}
-
-// requestID returns the id of a request.
-func requestID(body string) string {
-	m, _ := jsonrpc.Parse([]byte(body))
-	return string(m.ID)
 }
 
 // FAILURES 21: an error with the request's own id is the answer, whatever the status: its code and message arrive unchanged, and

@@ -3,7 +3,6 @@ package e2e
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -23,6 +22,7 @@ import (
 	"holdfast/internal/sse"
 	"holdfast/internal/testlong"
 	"holdfast/internal/testport"
+	"holdfast/jsonrpc"
 )
 
 // ledgerStdio makes the test binary a stdio MCP server with a tool that writes its beginning to a file,
@@ -102,12 +102,6 @@ type hostPlayed struct {
 	lastID  string // of the newest event with an id, on the streams of the last call
 }
 
-func newHostPlayed(t *testing.T, is hostSeen, at string) *hostPlayed {
-	h := &hostPlayed{t: t, is: is, at: at}
-	h.begin()
-	return h
-}
-
 // resets is an HTTP client with a connection for each request. A connection that is cut before its response has ended is cut with RST.
 var resets = &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 	c, err := new(net.Dialer).DialContext(ctx, network, addr)
@@ -177,11 +171,7 @@ func (h *hostPlayed) responses(id int) (all []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, data := range h.inbox {
-		var m struct {
-			ID     json.RawMessage
-			Method string
-		}
-		if json.Unmarshal([]byte(data), &m) == nil && m.Method == "" && string(m.ID) == fmt.Sprint(id) {
+		if m, err := jsonrpc.Parse([]byte(data)); err == nil && m.Kind == jsonrpc.Response && string(m.ID) == fmt.Sprint(id) {
 			all = append(all, data)
 		}
 	}
@@ -338,7 +328,8 @@ func startHostRun(t *testing.T, is hostSeen, mute bool, flags ...string) *hostRu
 		return serveBy(t, exec.Command(built, append(args, "--", self, "ledger", dir)...))
 	}
 	r.p = r.start()
-	r.hostPlayed = newHostPlayed(t, is, r.p.URL)
+	r.hostPlayed = &hostPlayed{t: t, is: is, at: r.p.URL}
+	r.hostPlayed.begin()
 	r.cutGET = r.listen(mute)
 	return r
 }

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -42,9 +41,9 @@ type load struct {
 // A loaded is a program under load, with the answers that its clients got.
 type loaded struct {
 	*program
-	mu   sync.Mutex
-	fine int
-	told map[string]int // the number of errors, by their text
+	mu            sync.Mutex
+	fine, refused int
+	told          map[string]int // the number of errors, by their text
 }
 
 var messageOf = regexp.MustCompile(`"message":"((?:[^"\\]|\\.)*)"`)
@@ -53,15 +52,16 @@ var messageOf = regexp.MustCompile(`"message":"((?:[^"\\]|\\.)*)"`)
 func (l *loaded) hears(status int, text string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if found := messageOf.FindStringSubmatch(text); found != nil {
-		l.told[fmt.Sprintf("%d %s", status, found[1])]++
+	found := messageOf.FindStringSubmatch(text)
+	switch {
+	case found != nil:
+		text = found[1]
+	case status < 300:
+		l.fine++
 		return
 	}
-	if status >= 300 {
-		l.told[fmt.Sprintf("%d %.100s", status, text)]++
-		return
-	}
-	l.fine++
+	l.refused++
+	l.told[fmt.Sprintf("%d %.100s", status, text)]++
 }
 
 // at makes requests from several addresses at a time, each requests from each address.
@@ -161,9 +161,7 @@ func loads(t *testing.T) []load {
 	cert, key := authtest.NewCA(t, "ca").Server("one")
 	files := authtest.Files(t, cert, key)
 	secure := []string{"--demo", "--tls-cert", files[0], "--tls-key", files[1]}
-	merged := filepath.Join(t.TempDir(), "merged.json")
-	conf := fmt.Sprintf(`{"mcpServers":{"a":{"url":%q},"b":{"url":%q}},"holdfast":{"merge":true}}`, bigServer(t)+"/json", bigServer(t)+"/json")
-	mcptest.Check(t, os.WriteFile(merged, []byte(conf), 0o600))
+	merged := fileOf(t, fmt.Sprintf(`{"mcpServers":{"a":{"url":%q},"b":{"url":%q}},"holdfast":{"merge":true}}`, bigServer(t)+"/json", bigServer(t)+"/json"))
 	return []load{
 		{"12,000 sessions from 4 addresses", []string{"--demo"}, func(t *testing.T, l *loaded) {
 			l.at(t, 4, 3000, func(s *stranger, _, _ int) { l.asks(s, "", strangeInit).Session() })
@@ -388,7 +386,7 @@ func TestMemoryUnderLoad(t *testing.T) {
 			if load.error == "" && l.fine == 0 {
 				t.Errorf("no client was served: %v", l.told)
 			}
-			fmt.Fprintf(&table, "%-60s %5d served, %4d refused %6.1f s %4d MB  %.110s\n", load.kind, l.fine, refusals(l.told), time.Since(began).Seconds(), peak>>20, seen)
+			fmt.Fprintf(&table, "%-60s %5d served, %4d refused %6.1f s %4d MB  %.110s\n", load.kind, l.fine, l.refused, time.Since(began).Seconds(), peak>>20, seen)
 
 			// An ordinary client is served afterwards, unless several addresses together hold all the memory for sessions.
 			s := l.stranger(t, "127.0.9.9")
@@ -399,13 +397,6 @@ func TestMemoryUnderLoad(t *testing.T) {
 		})
 	}
 	t.Logf("of %d MB at the most:\n%s", mostMemory>>20, table.String())
-}
-
-func refusals(told map[string]int) (n int) {
-	for _, count := range told {
-		n += count
-	}
-	return n
 }
 
 // peak returns the peak memory of the program.

@@ -8,9 +8,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -44,11 +43,8 @@ func wantOutage(t *testing.T, p *program, n int, away, back string, others ...st
 		}
 	}
 	for _, other := range others {
-		for i, line := range rest {
-			if strings.Contains(line, other) {
-				rest = append(rest[:i], rest[i+1:]...)
-				break
-			}
+		if i := slices.IndexFunc(rest, func(line string) bool { return strings.Contains(line, other) }); i >= 0 {
+			rest = slices.Delete(rest, i, i+1)
 		}
 	}
 	if away1 == "" || back1 == "" || len(rest) > 0 {
@@ -106,8 +102,8 @@ func TestOutageOfStore(t *testing.T) {
 				var begins sync.WaitGroup
 				for _, p := range all {
 					begins.Go(func() {
-						if status, head, text := tryBegin(t, p); status != http.StatusServiceUnavailable || head.Get("Retry-After") == "" {
-							t.Errorf("a new session while the store is away: %d %s", status, text)
+						if r := tryBegin(t, p); r.Status != http.StatusServiceUnavailable || r.Header.Get("Retry-After") == "" {
+							t.Errorf("a new session while the store is away: %d %s", r.Status, r.Body)
 						}
 					})
 				}
@@ -134,13 +130,13 @@ func TestOutageOfStore(t *testing.T) {
 }
 
 // tryBegin makes an initialize request.
-func tryBegin(t *testing.T, p *program) (status int, head http.Header, text string) {
+func tryBegin(t *testing.T, p *program) mcptest.Reply {
 	t.Helper()
 	r, err := mcptest.Exchange(t.Context(), http.MethodPost, p.URL, begins)
 	if err != nil {
 		t.Error(err)
 	}
-	return r.Status, r.Header, r.Body
+	return r
 }
 
 // An outUpstream is a server over HTTP that a test stops and starts again, at the same address. A stop makes it forget its sessions.
@@ -258,10 +254,8 @@ func TestOutageOfUpstream(t *testing.T) {
 			url := cmp.Or(c.scheme, "http") + "://" + u.at
 			flags := []string{"--upstream", url}
 			if c.config != "" {
-				file := filepath.Join(t.TempDir(), "mcp.json")
 				other := startUpstream(t, streamable(t))
-				mcptest.Check(t, os.WriteFile(file, fmt.Appendf(nil, c.config, url, "http://"+other.at), 0o600))
-				flags = []string{"--config", file}
+				flags = []string{"--config", fileOf(t, fmt.Sprintf(c.config, url, "http://"+other.at))}
 			}
 			p := serve(t, flags...)
 			mcptest.Eventually(t, "the start is logged", time.Minute, func() bool { return strings.Contains(p.log.String(), "msg=serving") })
@@ -272,8 +266,8 @@ func TestOutageOfUpstream(t *testing.T) {
 			const away, back, other = "the upstream server is out of reach: ", "the upstream server is reached again", "a kind of client"
 			if c.first {
 				u.stop()
-				if status, _, text := tryBegin(t, p); !strings.Contains(text, `"error":{`) {
-					t.Errorf("the first request, to no server: %d %s", status, text)
+				if r := tryBegin(t, p); !strings.Contains(r.Body, `"error":{`) {
+					t.Errorf("the first request, to no server: %d %s", r.Status, r.Body)
 				}
 				u.start()
 				connect(t, p)

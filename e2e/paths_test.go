@@ -5,8 +5,6 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -43,10 +41,7 @@ func TestEndpointEvent(t *testing.T) {
 		return dir + "/" + strings.TrimPrefix(endpoint, "/")
 	}
 	one := serve(t, "--demo")
-	file := filepath.Join(t.TempDir(), "mcp.json")
-	behind := serve(t, "--demo")
-	mcptest.Check(t, os.WriteFile(file, fmt.Appendf(nil, `{"mcpServers":{"one":{"type":"http","url":%q}}}`, behind.URL), 0o600))
-	many := serve(t, "--config", file)
+	many := serve(t, "--config", fileOf(t, fmt.Sprintf(`{"mcpServers":{"one":{"type":"http","url":%q}}}`, serve(t, "--demo").URL)))
 	base := strings.TrimSuffix(one.URL, "/mcp")
 	fileBase := strings.TrimSuffix(many.URL, "/one/mcp")
 	for _, c := range []struct {
@@ -87,10 +82,8 @@ func TestEndpointEvent(t *testing.T) {
 // TestSlash requests endpoints with a slash at the end of the path: they are served as without the slash, and not by a redirect.
 func TestSlash(t *testing.T) {
 	t.Parallel()
-	file := filepath.Join(t.TempDir(), "mcp.json")
 	one := serve(t, "--demo", "--path", "/deep/mcp")
-	mcptest.Check(t, os.WriteFile(file, fmt.Appendf(nil, `{"mcpServers":{"one":{"type":"http","url":%q},"two":{"type":"http","url":%[1]q,"holdfast":{"path":"/other"}}}}`, one.URL), 0o600))
-	many := serve(t, "--config", file)
+	many := serve(t, "--config", fileOf(t, fmt.Sprintf(`{"mcpServers":{"one":{"type":"http","url":%q},"two":{"type":"http","url":%[1]q,"holdfast":{"path":"/other"}}}}`, one.URL)))
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	oneBase, manyBase := strings.TrimSuffix(one.URL, "/deep/mcp"), strings.TrimSuffix(many.URL, "/one/mcp")
 	for at, want := range map[string]int{
