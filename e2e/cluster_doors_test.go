@@ -101,7 +101,9 @@ func TestDoorsKilled(t *testing.T) {
 		f := newFleet(t, e, shape{nodes: doors + 2, doors: doors, library: true, flags: []string{"--drain", "2h"}, doorFlags: []string{"--drain", "2s"}})
 		sum := &score{}
 		c := f.calling(f.callers(*doorsClients), sum, tempo{call: *doorsCall, step: time.Second, unsafe: true})
-		kills := f.killing(f.nodes[:doors], *doorsFor, time.Second)
+		stop := f.killing(f.nodes[:doors], time.Second)
+		time.Sleep(*doorsFor)
+		kills := stop()
 		t.Logf("%d doors killed, %d calls so far", kills, sum.total())
 		for _, n := range f.nodes[:doors] {
 			if err := n.terminate(leaveBound + time.Minute); err != nil {

@@ -2,12 +2,14 @@ package e2e
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -263,25 +265,18 @@ func (n *node) end() {
 
 // ready returns the status of /readyz, or 0 without an answer.
 func (n *node) ready() int {
-	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := client.Get("http://" + n.now().admin + "/readyz")
-	if err != nil {
-		return 0
-	}
-	resp.Body.Close()
-	return resp.StatusCode
+	ctx, stop := context.WithTimeout(context.Background(), 2*time.Second)
+	defer stop()
+	r, _ := (&mcptest.Client{URL: "http://" + n.now().admin + "/readyz", HTTP: mcptest.Unpooled}).Exchange(ctx, http.MethodGet, "")
+	return r.Status
 }
 
 // callID returns an id for a call that no other call has.
 func callID(t *testing.T, parts ...any) string {
-	name := strings.Map(func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
-			return r
-		}
-		return '-'
-	}, t.Name())
-	return strings.ReplaceAll(name+"-"+fmt.Sprint(parts...), " ", "-")
+	return notInIDs.ReplaceAllString(t.Name()+"-"+fmt.Sprint(parts...), "-")
 }
+
+var notInIDs = regexp.MustCompile(`[^a-zA-Z0-9]`)
 
 // alive reports whether the node's process runs.
 func (n *node) alive() bool {

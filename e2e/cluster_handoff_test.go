@@ -106,7 +106,7 @@ func TestClusterHandOffKills(t *testing.T) {
 		ctx := bounded(t, 4*time.Minute)
 		const calls, hosts = 120, 30
 		var handles, completed, unknown, refused atomic.Int64
-		stop := f.killEach(1500 * time.Millisecond)
+		stop := f.killing(f.nodes, 1500*time.Millisecond)
 		one := func(host, other *impatient, i int) {
 			q := request{tool: "work", args: workArgs{ID: callID(t, i), Steps: 4, MS: 600 + rand.N(1800)}}
 			at := rand.N(len(f.nodes))

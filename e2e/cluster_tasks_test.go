@@ -97,7 +97,7 @@ func TestClusterTaskKills(t *testing.T) {
 		any := func() string { return f.nodes[rand.N(len(f.nodes))].url() }
 		const tasks, atATime = 1_000, 50
 		var begun, completed, unknown, refused atomic.Int64
-		stop := f.killEach(2 * time.Second)
+		stop := f.killing(f.nodes, 2*time.Second)
 		one := func(i int) {
 			q := request{tool: "work", args: workArgs{ID: callID(t, i), Steps: 4, MS: 300 + rand.N(1500)}}
 			if i%2 == 0 {

@@ -1,14 +1,9 @@
 package e2e
 
 import (
-	"archive/tar"
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
@@ -29,30 +24,9 @@ func buildBefore(t *testing.T) (program string) {
 		t.Skipf("this clone does not have commit %s (%v): git fetch --unshallow gets it", versionBefore, err)
 	}
 	dir := t.TempDir()
-	archive := exec.Command("git", "archive", "--format=tar", versionBefore)
-	archive.Dir = ".." // the whole repository
-	text := mcptest.Must(archive.Output())(t)
-	for files := tar.NewReader(bytes.NewReader(text)); ; {
-		head, err := files.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		path := filepath.Join(dir, head.Name) //nolint:gosec // it is from our own repository
-		switch head.Typeflag {
-		case tar.TypeDir:
-			err = os.MkdirAll(path, 0o755)
-		case tar.TypeReg:
-			var data []byte
-			if data, err = io.ReadAll(files); err == nil {
-				err = os.WriteFile(path, data, 0o644)
-			}
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+	archive := exec.Command("sh", "-c", `git -C .. archive --format=tar "$0" | tar -x -C "$1"`, versionBefore, dir) // the whole repository
+	if out, err := archive.CombinedOutput(); err != nil {
+		t.Fatalf("git archive: %v\n%s", err, out)
 	}
 	program = filepath.Join(dir, "holdfast-before")
 	compile := exec.Command("go", "build", "-o", program, "./cmd/holdfast")

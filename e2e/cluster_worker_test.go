@@ -112,18 +112,17 @@ func libraryNode(args []string) {
 	listen := fs.String("listen", "", "")
 	admin := fs.String("admin", "", "")
 	store := fs.String("store", "", "")
-	retry := fs.Duration("retry", time.Second, "")
-	ttl := fs.Duration("session-ttl", 30*time.Minute, "")
-	keep := fs.Duration("keep", 10*time.Minute, "")
 	drain := fs.Duration("drain", 30*time.Second, "")
-	taskAfter := fs.Duration("task-after", 0, "")
-	maxWait := fs.Duration("max-wait", 0, "")
 	role := fs.String("role", string(holdfast.RoleBoth), "")
+	o := &holdfast.Options{Eras: holdfast.ErasBoth, Principal: func(r *http.Request) string { return r.Header.Get("User") }}
+	fs.DurationVar(&o.Retry, "retry", time.Second, "")
+	fs.DurationVar(&o.SessionTTL, "session-ttl", 30*time.Minute, "")
+	fs.DurationVar(&o.Keep, "keep", 10*time.Minute, "")
+	fs.DurationVar(&o.TaskAfter, "task-after", 0, "")
+	fs.DurationVar(&o.MaxWait, "max-wait", 0, "")
 	_ = fs.Parse(args) // exits
-	err := serveLibrary(*listen, *admin, *store, *drain, fs.Arg(0), &holdfast.Options{
-		Retry: *retry, SessionTTL: *ttl, Keep: *keep, TaskAfter: *taskAfter, MaxWait: *maxWait, Role: holdfast.Role(*role), Eras: holdfast.ErasBoth,
-		Principal: func(r *http.Request) string { return r.Header.Get("User") },
-	})
+	o.Role = holdfast.Role(*role)
+	err := serveLibrary(*listen, *admin, *store, *drain, fs.Arg(0), o)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)

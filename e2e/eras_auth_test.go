@@ -161,8 +161,7 @@ func (o *tokens) Authorize(_ context.Context, _ *http.Request, resp *http.Respon
 func (g *guarded) whoAmI(t *testing.T, url, revision, user string) string {
 	t.Helper()
 	flow := &tokens{as: g.as, user: user}
-	client := mcp.NewClient(&mcp.Implementation{Name: "auth", Version: "1"}, nil)
-	s, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: url, OAuthHandler: flow}, &mcp.ClientSessionOptions{ProtocolVersion: revision})
+	s, err := connectOfficial(t.Context(), &mcp.StreamableClientTransport{Endpoint: url, OAuthHandler: flow}, revision, nil)
 	if err != nil {
 		return fmt.Sprintf("connect: %v", err)
 	}

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 	"os"
@@ -45,14 +44,12 @@ func choosingClients() map[string]choosing {
 func officialChoice(through, revision string) choosing {
 	return func(t *testing.T, url string) string {
 		t.Helper()
-		client := mcp.NewClient(&mcp.Implementation{Name: "choosing", Version: "1"}, nil)
 		var transport mcp.Transport = holdfast.NewClientTransport(url, nil)
 		if through != "library:" {
 			transport = eraTransport(t, through+url, revision)
 		}
-		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
-		defer stop()
-		s, err := client.Connect(ctx, transport, &mcp.ClientSessionOptions{ProtocolVersion: revision})
+		ctx := bounded(t, time.Minute)
+		s, err := connectOfficial(ctx, transport, revision, nil)
 		if err != nil {
 			wantReason(t, err.Error())
 			return "refused"
@@ -160,7 +157,7 @@ func TestErasChoice(t *testing.T) {
 				"modern": {"speaks the modern era"},
 			}[eras] {
 				// Several clients have this name and version: they get one line. connect has the name of its host.
-				if n := len(regexp.MustCompile(want+`" client=choosing version=1 `).FindAllString(log, -1)); n > 1 || n == 0 && !strings.Contains(want, "modern") {
+				if n := len(regexp.MustCompile(want+`" client=official version=1 `).FindAllString(log, -1)); n > 1 || n == 0 && !strings.Contains(want, "modern") {
 					t.Errorf("%q is in the log %d times:\n%s", want, n, log)
 				}
 			}

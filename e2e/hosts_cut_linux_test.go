@@ -30,28 +30,19 @@ import (
 func ledgerStdio(args []string) {
 	dir := args[0]
 	server := mcp.NewServer(&mcp.Implementation{Name: "ledger", Version: "1"}, nil)
-	note := func(file, line string) {
-		f, err := os.OpenFile(filepath.Join(dir, file), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-		if err == nil {
-			_, err = f.WriteString(line + "\n")
-			_ = f.Close()
-		}
-		if err != nil {
-			panic(err)
-		}
-	}
 	mcp.AddTool(server, &mcp.Tool{Name: "pay"}, func(ctx context.Context, req *mcp.CallToolRequest, a struct {
 		Tag    string `json:"tag"`
 		Report bool   `json:"report,omitempty"`
 	}) (*mcp.CallToolResult, any, error) {
-		note("runs", a.Tag)
+		if err := trace(dir, "ran-"+a.Tag); err != nil {
+			return nil, nil, err
+		}
 		if a.Report {
 			_ = progress(ctx, req, 1) // if it fails, the call ends without progress
 		}
 		for {
 			select {
 			case <-ctx.Done():
-				note("cancelled", a.Tag)
 				return nil, nil, ctx.Err()
 			case <-time.After(10 * time.Millisecond):
 			}
@@ -350,18 +341,7 @@ func (r *hostRun) down(kill bool) {
 }
 
 // ran returns how often the tool was begun with a tag.
-func (r *hostRun) ran(tag string) (n int) {
-	data, err := os.ReadFile(filepath.Join(r.dir, "runs"))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		r.t.Fatal(err)
-	}
-	for line := range strings.Lines(string(data)) {
-		if strings.TrimSpace(line) == tag {
-			n++
-		}
-	}
-	return n
-}
+func (r *hostRun) ran(tag string) int { return (&fleet{t: r.t, traces: r.dir}).runs("ran-" + tag) }
 
 // runs waits until the tool of a call runs.
 func (r *hostRun) runs(c *callPlayed) {

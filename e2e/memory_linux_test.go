@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bytes"
-	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -277,7 +276,6 @@ func connections(n int, says string, answered bool) func(t *testing.T, l *loaded
 // honest has another client begin a session and call a tool, while the connections of the load are open.
 func (l *loaded) honest(t *testing.T) {
 	s := l.stranger(t, "127.0.9.8")
-	s.http.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // the test's own server
 	id := l.asks(s, "", strangeInit).Session()
 	if r := l.asks(s, id, mcptest.Call(1, "count", `{"to":1}`)); id == "" || r.Status != http.StatusOK {
 		t.Errorf("another client, meanwhile: %d %s", r.Status, r.Body)
@@ -289,18 +287,12 @@ func streamsOfHTTP2(n int) func(t *testing.T, l *loaded) {
 	return func(t *testing.T, l *loaded) {
 		var all sync.WaitGroup
 		for a := range 2 {
-			dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 3, byte(1+a))}}
-			transport := &http.Transport{DialContext: dialer.DialContext, ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // the same
-			t.Cleanup(transport.CloseIdleConnections)
+			web := clientAt(t, fmt.Sprint("127.0.3.", 1+a))
+			web.Timeout = 0 // the streams stay open
 			for range 4 {
 				all.Go(func() {
 					for range n / 8 {
-						req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, strings.TrimSuffix(l.URL, "/mcp")+"/sse", nil)
-						if err != nil {
-							t.Error(err)
-							return
-						}
-						res, err := transport.RoundTrip(req)
+						res, err := (&mcptest.Client{URL: strings.TrimSuffix(l.URL, "/mcp") + "/sse", HTTP: web}).Send(t.Context(), http.MethodGet, "")
 						if err != nil {
 							continue // its connection was refused
 						}
@@ -312,9 +304,8 @@ func streamsOfHTTP2(n int) func(t *testing.T, l *loaded) {
 							l.hears(res.StatusCode, "")
 							continue
 						}
-						text, _ := io.ReadAll(res.Body)
-						_ = res.Body.Close()
-						l.hears(res.StatusCode, string(text))
+						r, _ := mcptest.Read(res, nil)
+						l.hears(r.Status, r.Body)
 					}
 				})
 			}
@@ -390,7 +381,6 @@ func TestMemoryUnderLoad(t *testing.T) {
 
 			// An ordinary client is served afterwards, unless several addresses together hold all the memory for sessions.
 			s := l.stranger(t, "127.0.9.9")
-			s.http.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // the test's own server
 			if r := s.post(l.URL, "", strangeInit); r.Status != http.StatusOK && (r.Status != http.StatusTooManyRequests || !strings.Contains(r.Body, "--memory")) {
 				t.Errorf("another client, afterwards: %d %s", r.Status, r.Body)
 			}

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"holdfast/internal/mcptest"
-	"holdfast/internal/sse"
 )
 
 // A peer is a client with one session that shows every detail of HTTP.
@@ -46,12 +45,7 @@ type listener struct {
 // listen makes a request, and begins to read the stream that answers it.
 func (c *peer) listen(method, lastID, body string) *listener {
 	c.t.Helper()
-	events, err := mcptest.NewStream(c.send(method, lastID, body)) //nolint:bodyclose // the stream closes it
-	if err != nil || events.Header.Get("Content-Type") != sse.ContentType {
-		c.t.Fatalf("%s: %v", method, err)
-	}
-	c.t.Cleanup(events.Close)
-	return &listener{Stream: events, t: c.t, retry: -1}
+	return &listener{Stream: c.Stream(c.t, method, body, "Last-Event-ID", lastID), t: c.t, retry: -1}
 }
 
 // count calls the count tool.
