@@ -337,27 +337,24 @@ func TestBodies(t *testing.T) {
 				for _, modern := range []bool{false, true} {
 					era := map[bool]string{false: "legacy", true: "modern"}[modern]
 					if b := &bigBodies[i]; b.eras == "" || b.eras == era {
-						t.Run(era+" "+b.name, func(t *testing.T) { s.linear(t, b, modern) })
+						t.Run(era+" "+b.name, func(t *testing.T) { // the cost of the message grows linearly with its members
+							one := s.cost(t, b, modern, 50_000)
+							four := s.cost(t, b, modern, 200_000)
+							t.Logf("status %d, %v and %v of the processor, took %v, others %v", four.status, one.cpu, four.cpu, four.took.Round(time.Millisecond), four.others.Round(time.Millisecond))
+							if four.status == 0 {
+								t.Errorf("no answer: %s", four.text)
+							}
+							if four.cpu > 5*one.cpu+bodySlack || four.cpu > bodyCPU {
+								t.Errorf("50,000 members take %v of the processor, and 200,000 %v", one.cpu, four.cpu)
+							}
+							if four.others > bodyOthers {
+								t.Errorf("another client has waited %v", four.others)
+							}
+						})
 					}
 				}
 			}
 		})
-	}
-}
-
-// linear checks that the cost of a message grows linearly with its members.
-func (s *bodySetup) linear(t *testing.T, b *bigBody, modern bool) {
-	one := s.cost(t, b, modern, 50_000)
-	four := s.cost(t, b, modern, 200_000)
-	t.Logf("status %d, %v and %v of the processor, took %v, others %v", four.status, one.cpu, four.cpu, four.took.Round(time.Millisecond), four.others.Round(time.Millisecond))
-	if four.status == 0 {
-		t.Errorf("no answer: %s", four.text)
-	}
-	if four.cpu > 5*one.cpu+bodySlack || four.cpu > bodyCPU {
-		t.Errorf("50,000 members take %v of the processor, and 200,000 %v", one.cpu, four.cpu)
-	}
-	if four.others > bodyOthers {
-		t.Errorf("another client has waited %v", four.others)
 	}
 }
 

@@ -1,14 +1,11 @@
 package e2e
 
 import (
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
@@ -17,15 +14,6 @@ import (
 // panicFile is a file in the directory of traces. While it exists, the function that returns
 // the server of a library node panics.
 const panicFile = "panic"
-
-func brittleServer(traces string, work *mcp.Server) func(*http.Request) *mcp.Server {
-	return func(*http.Request) *mcp.Server {
-		if _, err := os.Stat(filepath.Join(traces, panicFile)); err == nil {
-			panic("hunter2")
-		}
-		return work
-	}
-}
 
 // Failure 17: a node is killed in the middle of retry-safe calls, and the user's function that
 // returns a server panics at the node which takes them over. The outcome of these calls is

@@ -150,9 +150,6 @@ func TestShippedFlags(t *testing.T) {
 		t.Errorf("compose.yaml has %d nodes", nodes)
 	}
 
-	checkManifests(t)
-	checkChart(t)
-
 	unit := string(fromRoot(t, "deploy", "systemd", "holdfast.service"))
 	start := regexp.MustCompile(`(?m)^ExecStart=/usr/bin/holdfast (.*)$`).FindStringSubmatch(unit)
 	stop := regexp.MustCompile(`(?m)^TimeoutStopSec=(\d+)$`).FindStringSubmatch(unit)
@@ -161,55 +158,6 @@ func TestShippedFlags(t *testing.T) {
 	}
 	grace := mcptest.Must(time.ParseDuration(stop[1] + "s"))(t)
 	checkFlags(t, "holdfast.service", strings.Fields(start[1]), nil, grace)
-}
-
-// checkManifests checks the plain manifests.
-func checkManifests(t *testing.T) {
-	t.Helper()
-	var kinds []string
-	for all := yaml.NewDecoder(bytes.NewReader(fromRoot(t, "deploy", "kubernetes", "holdfast.yaml"))); ; {
-		var m manifest
-		if err := all.Decode(&m); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			t.Fatal(err)
-		}
-		kinds = append(kinds, m.Kind)
-		if m.Kind != "Deployment" {
-			continue
-		}
-		labels, both := maps.Clone(m.Spec.Template.Metadata.Labels), maps.Clone(m.Spec.Template.Metadata.Labels)
-		if maps.Copy(both, m.Spec.Selector.MatchLabels); len(m.Spec.Selector.MatchLabels) == 0 || !maps.Equal(labels, both) {
-			t.Error("the Deployment does not select its pods")
-		}
-		for _, c := range m.Spec.Template.Spec.Containers {
-			var env []string
-			for _, e := range c.Env {
-				env = append(env, e.Name)
-			}
-			checkFlags(t, "Deployment", c.Args, env, time.Duration(m.Spec.Template.Spec.Grace)*time.Second)
-		}
-	}
-	slices.Sort(kinds)
-	if want := []string{"Deployment", "NetworkPolicy", "PodDisruptionBudget", "Service", "ServiceAccount"}; !slices.Equal(kinds, want) {
-		t.Errorf("the manifests are %q", kinds)
-	}
-}
-
-// checkChart checks that the flags and variables in the chart exist.
-func checkChart(t *testing.T) {
-	t.Helper()
-	helpers := string(fromRoot(t, "deploy", "helm", "templates", "_helpers.tpl"))
-	args, env := []string{"serve"}, regexp.MustCompile(`HOLDFAST_[A-Z_]+`).FindAllString(helpers, -1)
-	for _, m := range regexp.MustCompile(`"?(--[a-z][a-z-]+)(=|\n)`).FindAllStringSubmatch(helpers, -1) {
-		if m[1] != "--drain" {
-			args = append(args, m[1])
-		}
-	}
-	if len(args) < 15 || len(env) < 3 {
-		t.Errorf("the chart has only the flags %q and variables %q", args, env)
-	}
-	checkFlags(t, "the chart", args, env, time.Minute)
 }
 
 // TestCompose runs the services of compose.yaml without containers: a NATS server and three nodes
@@ -287,4 +235,55 @@ func TestShippedGrafana(t *testing.T) {
 	if mounts := readCompose(t).Services["grafana"].Volumes; !strings.HasSuffix(strings.Join(mounts, " "), to) {
 		t.Errorf("the dashboard is looked for in %s, and is at %q", to, mounts)
 	}
+}
+
+// TestShippedManifests checks the plain manifests.
+func TestShippedManifests(t *testing.T) {
+	t.Parallel()
+	mcptest.Check(t, build())
+	var kinds []string
+	for all := yaml.NewDecoder(bytes.NewReader(fromRoot(t, "deploy", "kubernetes", "holdfast.yaml"))); ; {
+		var m manifest
+		if err := all.Decode(&m); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		kinds = append(kinds, m.Kind)
+		if m.Kind != "Deployment" {
+			continue
+		}
+		labels, both := maps.Clone(m.Spec.Template.Metadata.Labels), maps.Clone(m.Spec.Template.Metadata.Labels)
+		if maps.Copy(both, m.Spec.Selector.MatchLabels); len(m.Spec.Selector.MatchLabels) == 0 || !maps.Equal(labels, both) {
+			t.Error("the Deployment does not select its pods")
+		}
+		for _, c := range m.Spec.Template.Spec.Containers {
+			var env []string
+			for _, e := range c.Env {
+				env = append(env, e.Name)
+			}
+			checkFlags(t, "Deployment", c.Args, env, time.Duration(m.Spec.Template.Spec.Grace)*time.Second)
+		}
+	}
+	slices.Sort(kinds)
+	if want := []string{"Deployment", "NetworkPolicy", "PodDisruptionBudget", "Service", "ServiceAccount"}; !slices.Equal(kinds, want) {
+		t.Errorf("the manifests are %q", kinds)
+	}
+}
+
+// TestShippedChart checks that the flags and variables in the chart exist.
+func TestShippedChart(t *testing.T) {
+	t.Parallel()
+	mcptest.Check(t, build())
+	helpers := string(fromRoot(t, "deploy", "helm", "templates", "_helpers.tpl"))
+	args, env := []string{"serve"}, regexp.MustCompile(`HOLDFAST_[A-Z_]+`).FindAllString(helpers, -1)
+	for _, m := range regexp.MustCompile(`"?(--[a-z][a-z-]+)(=|\n)`).FindAllStringSubmatch(helpers, -1) {
+		if m[1] != "--drain" {
+			args = append(args, m[1])
+		}
+	}
+	if len(args) < 15 || len(env) < 3 {
+		t.Errorf("the chart has only the flags %q and variables %q", args, env)
+	}
+	checkFlags(t, "the chart", args, env, time.Minute)
 }

@@ -27,7 +27,15 @@ import (
 func TestConnectKilled(t *testing.T) {
 	t.Parallel()
 	mcptest.Check(t, build())
-	for name, host := range killHosts {
+	for name, host := range map[string]killHost{
+		"legacy": {
+			begins: `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"host","version":"1"}}}`,
+			ready:  `{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\n",
+		},
+		"modern":                         modernKillHost("{}", false),
+		"modern, tasks of connect":       modernKillHost(`{"extensions":{"io.modelcontextprotocol/tasks":{}}}`, true),
+		"modern, tasks are the server's": modernKillHost(`{"extensions":{"io.modelcontextprotocol/tasks":{}}}`, false),
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if name != "legacy" {
@@ -89,17 +97,6 @@ type killHost struct {
 	begins       string // the first message, of id 0
 	meta         string // in the params of each further request
 	ready        string // a message before the call, or ""
-}
-
-// killHosts are the hosts of TestConnectKilled.
-var killHosts = map[string]killHost{
-	"legacy": {
-		begins: `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"host","version":"1"}}}`,
-		ready:  `{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\n",
-	},
-	"modern":                         modernKillHost("{}", false),
-	"modern, tasks of connect":       modernKillHost(`{"extensions":{"io.modelcontextprotocol/tasks":{}}}`, true),
-	"modern, tasks are the server's": modernKillHost(`{"extensions":{"io.modelcontextprotocol/tasks":{}}}`, false),
 }
 
 func modernKillHost(capabilities string, legacyServer bool) killHost {

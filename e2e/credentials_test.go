@@ -32,23 +32,21 @@ func newRefusing(t *testing.T) *refusing {
 	return s
 }
 
-// askedOf has the params of a request of each kind, by its method.
-var askedOf = map[string]string{
-	"tools/list":     `{}`,
-	"prompts/list":   `{}`,
-	"resources/list": `{}`,
-	"ping":           `{}`,
-	"prompts/get":    `{"name":"none"}`,
-	"resources/read": `{"uri":"file:///none"}`,
-	"tools/call":     `{"name":"echo","arguments":{"text":"hello"}}`,
-	"x/unknown":      `{}`,
-}
-
 // TestOwnCredentialsRefused has a server refuse the credentials of Holdfast itself, at the beginning of a session and in the middle: in
 // both eras, every request is answered with an error that says so, with status 502 unless a stream has begun. The log names the flag.
 func TestOwnCredentialsRefused(t *testing.T) {
 	t.Parallel()
 	const token = "Authorization: Bearer s3cret"
+	asked := map[string]string{
+		"tools/list":     `{}`,
+		"prompts/list":   `{}`,
+		"resources/list": `{}`,
+		"ping":           `{}`,
+		"prompts/get":    `{"name":"none"}`,
+		"resources/read": `{"uri":"file:///none"}`,
+		"tools/call":     `{"name":"echo","arguments":{"text":"hello"}}`,
+		"x/unknown":      `{}`,
+	} // the params of a request of each kind
 	for name, args := range map[string]func(t *testing.T, up string) []string{
 		"upstream": func(_ *testing.T, up string) []string { return []string{"--upstream", up, "--upstream-header", token} },
 		"stateless": func(_ *testing.T, up string) []string {
@@ -83,7 +81,7 @@ func TestOwnCredentialsRefused(t *testing.T) {
 				}
 				up.status.Store(max(status, http.StatusUnauthorized))
 				expectRefused(t, fmt.Sprint("initialize ", status), post(t, at, "x", "", begins), false)
-				for method, params := range askedOf {
+				for method, params := range asked {
 					if name == "merged" && (method == "ping" || strings.HasSuffix(method, "s/list") && method != "tools/list" || method == "resources/read") {
 						continue // Holdfast answers these by itself, as the server has no such capability
 					}

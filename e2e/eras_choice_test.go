@@ -21,24 +21,6 @@ import (
 // server, or "refused".
 type choosing func(t *testing.T, url string) string
 
-// choosingClients returns the clients of the table, by their names there.
-func choosingClients() map[string]choosing {
-	return map[string]choosing{
-		"go-sdk 1.8.0":                                         officialChoice("", ""),
-		"go-sdk 1.8.0, 2025-11-25 asked for":                   officialChoice("", "2025-11-25"),
-		"go-sdk 1.8.0 over `NewClientTransport`":               officialChoice("library:", ""),
-		"go-sdk 1.8.0 through `holdfast connect`":              officialChoice("connect:", ""),
-		"TypeScript 1.x":                                       typeScriptChoice(1, "", false),
-		"TypeScript 2.x, its default":                          typeScriptChoice(2, "legacy", false),
-		"TypeScript 2.x, `auto`":                               typeScriptChoice(2, "auto", false),
-		"TypeScript 2.x, `auto`, declares tasks":               typeScriptChoice(2, "auto", true),
-		"TypeScript 2.x, pinned to 2026-07-28":                 typeScriptChoice(2, "2026-07-28", false),
-		"TypeScript 2.x, pinned to 2026-07-28, declares tasks": typeScriptChoice(2, "2026-07-28", true),
-		"a modern request without `server/discover`":           rawChoice,
-		"Claude Code 2.1.332":                                  claudeChoice,
-	}
-}
-
 // officialChoice returns the go-sdk's client. through is "library:" for a ClientTransport, "connect:" for
 // holdfast connect, or "".
 func officialChoice(through, revision string) choosing {
@@ -130,7 +112,21 @@ func choiceTable(t *testing.T) map[string]map[string]string {
 // and the error of a refused client names the flag that serves it. The log has a line for each kind of client.
 func TestErasChoice(t *testing.T) {
 	t.Parallel()
-	table, clients := choiceTable(t), choosingClients()
+	table := choiceTable(t)
+	clients := map[string]choosing{
+		"go-sdk 1.8.0":                                         officialChoice("", ""),
+		"go-sdk 1.8.0, 2025-11-25 asked for":                   officialChoice("", "2025-11-25"),
+		"go-sdk 1.8.0 over `NewClientTransport`":               officialChoice("library:", ""),
+		"go-sdk 1.8.0 through `holdfast connect`":              officialChoice("connect:", ""),
+		"TypeScript 1.x":                                       typeScriptChoice(1, "", false),
+		"TypeScript 2.x, its default":                          typeScriptChoice(2, "legacy", false),
+		"TypeScript 2.x, `auto`":                               typeScriptChoice(2, "auto", false),
+		"TypeScript 2.x, `auto`, declares tasks":               typeScriptChoice(2, "auto", true),
+		"TypeScript 2.x, pinned to 2026-07-28":                 typeScriptChoice(2, "2026-07-28", false),
+		"TypeScript 2.x, pinned to 2026-07-28, declares tasks": typeScriptChoice(2, "2026-07-28", true),
+		"a modern request without `server/discover`":           rawChoice,
+		"Claude Code 2.1.332":                                  claudeChoice,
+	} // by their names in the table
 	if len(table) != len(clients) {
 		t.Errorf("the table has %d clients, and the test %d", len(table), len(clients))
 	}

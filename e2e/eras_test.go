@@ -78,24 +78,6 @@ func everythingChecks() map[string]eraCheck {
 	}
 }
 
-// eraPeers returns the servers of the matrix.
-func eraPeers() []eraPeer {
-	typeScript := []string{tsServer}
-	return []eraPeer{
-		{name: "go-sdk", checks: fixture(), short: true},
-		{name: "process, go-sdk", checks: fixture(), command: []string{os.Args[0], "eras"}},
-		{name: "process, go-sdk, legacy only", checks: fixture(), command: []string{os.Args[0], "eras", "legacy"}},
-		{name: "process, server-everything", checks: everythingChecks(), needs: []string{everything}, command: []string{"node", everything, "stdio"}},
-		{name: "process, TypeScript 2.x", checks: fixture(), needs: typeScript, command: []string{"node", "clients/erasserver.mjs", "stdio", "both"}, missing: noParams},
-		{name: "process, TypeScript 2.x, modern only", checks: fixture(), needs: typeScript, command: []string{"node", "clients/erasserver.mjs", "stdio", "modern"}, missing: noParams},
-		{name: "remote, go-sdk", checks: fixture(), short: true, url: legacyLibrary},
-		{name: "remote, go-sdk, no sessions", checks: fixture(), short: true, url: modernLibrary},
-		{name: "remote, server-everything", checks: everythingChecks(), needs: []string{everything}, url: everythingURL},
-		{name: "remote, TypeScript 2.x", checks: fixture(), needs: typeScript, url: eraTypeScriptURL("both"), missing: noParams},
-		{name: "remote, TypeScript 2.x, modern only", checks: fixture(), needs: typeScript, url: eraTypeScriptURL("modern"), missing: noParams},
-	}
-}
-
 // noParams is for servers that send input requests without params: the go-sdk's client cannot
 // read these. Those of Holdfast have params.
 var noParams = map[string]map[string]string{"go-sdk": {"roots": "unexpected end of JSON input"}}
@@ -126,7 +108,20 @@ func TestErasMatrix(t *testing.T) {
 	seen := make(map[string]map[string]eraSeen) // by server and client
 	few := make(chan struct{}, 3)               // node starts slowly, and a server has 5 s to say which eras it speaks
 	t.Run("cells", func(t *testing.T) {
-		for i, peer := range eraPeers() {
+		typeScript := []string{tsServer}
+		for i, peer := range []eraPeer{
+			{name: "go-sdk", checks: fixture(), short: true},
+			{name: "process, go-sdk", checks: fixture(), command: []string{os.Args[0], "eras"}},
+			{name: "process, go-sdk, legacy only", checks: fixture(), command: []string{os.Args[0], "eras", "legacy"}},
+			{name: "process, server-everything", checks: everythingChecks(), needs: []string{everything}, command: []string{"node", everything, "stdio"}},
+			{name: "process, TypeScript 2.x", checks: fixture(), needs: typeScript, command: []string{"node", "clients/erasserver.mjs", "stdio", "both"}, missing: noParams},
+			{name: "process, TypeScript 2.x, modern only", checks: fixture(), needs: typeScript, command: []string{"node", "clients/erasserver.mjs", "stdio", "modern"}, missing: noParams},
+			{name: "remote, go-sdk", checks: fixture(), short: true, url: legacyLibrary},
+			{name: "remote, go-sdk, no sessions", checks: fixture(), short: true, url: modernLibrary},
+			{name: "remote, server-everything", checks: everythingChecks(), needs: []string{everything}, url: everythingURL},
+			{name: "remote, TypeScript 2.x", checks: fixture(), needs: typeScript, url: eraTypeScriptURL("both"), missing: noParams},
+			{name: "remote, TypeScript 2.x, modern only", checks: fixture(), needs: typeScript, url: eraTypeScriptURL("modern"), missing: noParams},
+		} {
 			t.Run(peer.name, func(t *testing.T) {
 				if !peer.short {
 					testlong.Only(t, "it starts many processes")

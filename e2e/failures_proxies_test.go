@@ -67,21 +67,16 @@ func TestFailure29Prefix(t *testing.T) {
 				if r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "echo", Arguments: map[string]any{"text": "hello"}}); err != nil || r.IsError {
 					t.Errorf("HTTP+SSE: %+v, %v", r, err)
 				}
-				sameOrigin(t, proxy, prefix)
+				// The TypeScript and the Python client want a URL with the same origin.
+				c := &mcptest.Client{URL: proxy.URL + prefix + "/sse", HTTP: proxy.Client()}
+				event := mcptest.Must(c.Stream(t, http.MethodGet, "").Next())(t)
+				from := mcptest.Must(neturl.Parse(c.URL))(t)
+				to, err := from.Parse(string(event.Data))
+				if event.Name != "endpoint" || err != nil || to.Host != from.Host || to.Scheme != from.Scheme || !strings.HasPrefix(to.Path, prefix+"/") {
+					t.Errorf("the event %q has the endpoint %q, which is %v, %v", event.Name, event.Data, to, err)
+				}
 			})
 		}
-	}
-}
-
-// sameOrigin checks the endpoint event as the TypeScript and the Python client do: its URL has the same origin.
-func sameOrigin(t *testing.T, proxy *httptest.Server, prefix string) {
-	t.Helper()
-	c := &mcptest.Client{URL: proxy.URL + prefix + "/sse", HTTP: proxy.Client()}
-	event := mcptest.Must(c.Stream(t, http.MethodGet, "").Next())(t)
-	from := mcptest.Must(neturl.Parse(c.URL))(t)
-	to, err := from.Parse(string(event.Data))
-	if event.Name != "endpoint" || err != nil || to.Host != from.Host || to.Scheme != from.Scheme || !strings.HasPrefix(to.Path, prefix+"/") {
-		t.Errorf("the event %q has the endpoint %q, which is %v, %v", event.Name, event.Data, to, err)
 	}
 }
 
