@@ -68,7 +68,8 @@ func TestClusterLimits(t *testing.T) {
 			if r := apart.Post(t, list); r.Status != http.StatusOK {
 				t.Errorf("another client: %d", r.Status)
 			}
-			res := mcptest.Must(resumes.Send(ctx, http.MethodGet, "", "Last-Event-Id", id))(t)
+			res, err := resumes.Send(ctx, http.MethodGet, "", "Last-Event-Id", id)
+			mcptest.Check(t, err)
 			res.Body.Close()
 			if res.StatusCode == http.StatusTooManyRequests {
 				t.Errorf("resumed: %s", res.Status)

@@ -213,7 +213,8 @@ func TestClusterAskedAgain(t *testing.T) {
 		cut := request{tool: "work", key: `"cut"`, args: workArgs{ID: callID(t, "cut"), Steps: 100, MS: 20_000}}
 		r.at = fixed(a.url())
 		ctx, stop := context.WithCancel(t.Context())
-		resp := mcptest.Must(r.now().Send(ctx, "POST", cut.body(77), "Idempotency-Key", cut.key))(t)
+		resp, err := r.now().Send(ctx, "POST", cut.body(77), "Idempotency-Key", cut.key)
+		mcptest.Check(t, err)
 		f.running(cut)
 		stop()
 		resp.Body.Close()

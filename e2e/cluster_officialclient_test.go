@@ -47,10 +47,10 @@ func connectOfficial(ctx context.Context, transport mcp.Transport, revision stri
 			}
 			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"name": "Ada"}}, nil
 		},
-		CreateMessageHandler: func(context.Context, *mcp.CreateMessageRequest) (*mcp.CreateMessageResult, error) {
-			return &mcp.CreateMessageResult{Model: "m", Role: "assistant", Content: &mcp.TextContent{Text: "hello"}}, nil
+		CreateMessageHandler: func(context.Context, *mcp.CreateMessageRequest) (*mcp.CreateMessageResult, error) { //nolint:staticcheck // older revisions have it
+			return &mcp.CreateMessageResult{Model: "m", Role: "assistant", Content: &mcp.TextContent{Text: "hello"}}, nil //nolint:staticcheck // the same
 		},
-		LoggingMessageHandler: func(_ context.Context, r *mcp.LoggingMessageRequest) {
+		LoggingMessageHandler: func(_ context.Context, r *mcp.LoggingMessageRequest) { //nolint:staticcheck // the same
 			locked(func() { v.logs = append(v.logs, r.Params.Data) })
 		},
 		ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
@@ -61,7 +61,7 @@ func connectOfficial(ctx context.Context, transport mcp.Transport, revision stri
 		},
 		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { locked(func() { v.lists++ }) },
 	})
-	client.AddRoots(&mcp.Root{URI: "file:///home"})
+	client.AddRoots(&mcp.Root{URI: "file:///home"}) //nolint:staticcheck // the same
 	var err error
 	v.ClientSession, err = client.Connect(ctx, transport, &mcp.ClientSessionOptions{ProtocolVersion: revision})
 	return v, err

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bufio"
 	"fmt"
 	"net/http"
 	"regexp"
@@ -111,11 +110,8 @@ func TestDrainNamesCalls(t *testing.T) {
 			if c.meta == "" {
 				session = post(t, p.URL, "", "", begins).Header.Get("Mcp-Session-Id")
 			}
-			resp := mcptest.Must(mcptest.Send(t.Context(), http.MethodPost, p.URL, fmt.Sprintf(call, c.meta), "Mcp-Session-Id", session))(t)
-			defer resp.Body.Close()
-			lines := bufio.NewScanner(resp.Body)
-			for lines.Scan() && !strings.Contains(lines.Text(), "notifications/progress") { // until the call runs
-			}
+			call := (&mcptest.Client{URL: p.URL, Session: session}).Stream(t, http.MethodPost, fmt.Sprintf(call, c.meta))
+			call.Until(t, "notifications/progress") // the call runs
 			if err := p.stop(t); err != nil {
 				t.Error(err)
 			}

@@ -20,10 +20,8 @@ func TestExposed(t *testing.T) {
 		if ip := net.ParseIP(host); err != nil || ip == nil || ip.IsUnspecified() {
 			t.Errorf("--listen %s: serves at %s", listen, p.URL)
 		}
-		res := mcptest.Must(http.Get(p.URL))(t)
-		res.Body.Close()
-		if res.StatusCode != http.StatusNotAcceptable && res.StatusCode != http.StatusBadRequest {
-			t.Errorf("--listen %s: %s says %s", listen, p.URL, res.Status)
+		if r := mcptest.Must(mcptest.Exchange(t.Context(), http.MethodGet, p.URL, ""))(t); r.Status != http.StatusNotAcceptable && r.Status != http.StatusBadRequest {
+			t.Errorf("--listen %s: %s says %d", listen, p.URL, r.Status)
 		}
 		if err := p.stop(t); err != nil {
 			t.Error(err)

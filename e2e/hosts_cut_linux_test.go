@@ -195,11 +195,11 @@ func (h *hostPlayed) begin() {
 		}
 	}
 	h.calls++
-	status, err := h.read(false)(h.send(ctx, h.at, http.MethodPost, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"initialize","params":{"protocolVersion":%q,"capabilities":%s,"clientInfo":%s}}`, h.calls, h.is.revision, h.is.capabilities, about), ""))
+	status, err := h.read(false)(h.send(ctx, h.at, http.MethodPost, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"initialize","params":{"protocolVersion":%q,"capabilities":%s,"clientInfo":%s}}`, h.calls, h.is.revision, h.is.capabilities, about), "")) //nolint:bodyclose // read closes it
 	if err != nil || status != http.StatusOK || h.session == "" {
 		h.t.Fatalf("initialize: %d, %v", status, err)
 	}
-	if status, err := h.read(false)(h.send(ctx, h.at, http.MethodPost, mcptest.Initialized, "")); err != nil || status != http.StatusAccepted {
+	if status, err := h.read(false)(h.send(ctx, h.at, http.MethodPost, mcptest.Initialized, "")); err != nil || status != http.StatusAccepted { //nolint:bodyclose // read closes it
 		h.t.Fatalf("initialized: %d, %v", status, err)
 	}
 }
@@ -213,8 +213,8 @@ func (h *hostPlayed) listen(mute bool) (cut func()) {
 	if mute {
 		at, cut = h.relay()
 	}
-	res, err := h.send(ctx, at, http.MethodGet, "", "") //nolint:bodyclose // read closes it
-	go func() { _, _ = h.read(false)(res, err) }()
+	res, err := h.send(ctx, at, http.MethodGet, "", "")
+	go func() { _, _ = h.read(false)(res, err) }() //nolint:bodyclose // the same
 	return cut
 }
 
@@ -266,7 +266,7 @@ func (h *hostPlayed) make(c *callPlayed) *callPlayed {
 	c.ended = ended
 	go func() {
 		defer close(ended)
-		_, c.err = h.read(true)(h.send(ctx, h.at, http.MethodPost, c.body, ""))
+		_, c.err = h.read(true)(h.send(ctx, h.at, http.MethodPost, c.body, "")) //nolint:bodyclose // read closes it
 	}()
 	return c
 }
@@ -291,7 +291,7 @@ func (c *callPlayed) comeBack(ctx context.Context) {
 			h.mu.Lock()
 			lastID := h.lastID
 			h.mu.Unlock()
-			status, err := h.read(true)(h.send(ctx, h.at, http.MethodGet, "", lastID))
+			status, err := h.read(true)(h.send(ctx, h.at, http.MethodGet, "", lastID)) //nolint:bodyclose // read closes it
 			if err == nil && status != http.StatusOK {
 				return // the SDK stops here too
 			}
@@ -320,7 +320,7 @@ func startHostRun(t *testing.T, is hostSeen, mute bool, flags ...string) *hostRu
 	}
 	r.p = r.start()
 	r.hostPlayed = &hostPlayed{t: t, is: is, at: r.p.URL}
-	r.hostPlayed.begin()
+	r.begin()
 	r.cutGET = r.listen(mute)
 	return r
 }

@@ -210,7 +210,7 @@ func (g *good) call(n int) error {
 		g.Session = ""
 		return g.Begin(g.ctx, strangeInit)
 	case err != nil || r.Status >= 300 || !strings.Contains(r.Body, `"result"`):
-		return fmt.Errorf("%d, %v: %q", r.Status, err, r.Body)
+		return fmt.Errorf("%d, %w: %q", r.Status, err, r.Body)
 	}
 	g.calls.Add(1)
 	for line := range strings.Lines(r.Body) {

@@ -57,7 +57,8 @@ func TestTLS(t *testing.T) {
 	p.signal(t, syscall.SIGHUP)
 	send := func(c *http.Client, method, session, body string) (status int, proto, by string) {
 		t.Helper()
-		resp := mcptest.Must((&mcptest.Client{URL: p.URL, Session: session, HTTP: c}).Send(t.Context(), method, body))(t)
+		resp, err := (&mcptest.Client{URL: p.URL, Session: session, HTTP: c}).Send(t.Context(), method, body)
+		mcptest.Check(t, err)
 		_ = resp.Body.Close()
 		return resp.StatusCode, resp.Proto, resp.TLS.PeerCertificates[0].Subject.CommonName
 	}
