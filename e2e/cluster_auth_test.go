@@ -11,6 +11,7 @@ import (
 	"holdfast/internal/auth/authtest"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
+	"holdfast/jsonrpc"
 )
 
 // A begunCall is a call of ada: the ids and tokens by which a client that lost its connection can find it.
@@ -115,11 +116,7 @@ func (g *guardedNodes) beginSocket() begunCall {
 	c := begunCall{id: callID(g.t, "socket")}
 	ws.Say(g.t, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	ws.Say(g.t, looks(c.id))
-	var m struct {
-		Params struct{ ResumeToken string }
-	}
-	unmarshal(g.t, []byte(ws.Hear(g.t, "resumeToken")), &m)
-	c.token = m.Params.ResumeToken
+	c.token = jsonrpc.String(jsonrpc.Field([]byte(ws.Hear(g.t, "resumeToken")), "params", "resumeToken"))
 	return c
 }
 

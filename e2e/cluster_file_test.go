@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
@@ -18,6 +17,7 @@ import (
 	"holdfast/engine"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
+	"holdfast/jsonrpc"
 )
 
 // fileEngine is an engine for one node: files in a directory.
@@ -193,16 +193,7 @@ func TestPipeKilled(t *testing.T) {
 	}
 	for id, q := range requests {
 		p.Say("%s", q.body(int64(id)))
-		var m struct {
-			Params struct {
-				RequestID   int
-				ResumeToken string
-			}
-		}
-		if err := json.Unmarshal([]byte(p.Hear("resumePolicy")), &m); err != nil || m.Params.ResumeToken == "" {
-			t.Fatalf("no token: %v", err)
-		}
-		tokens[m.Params.RequestID] = m.Params.ResumeToken
+		tokens[id] = jsonrpc.String(jsonrpc.Field([]byte(p.Hear("resumePolicy", fmt.Sprintf(`"requestId":%d`, id))), "params", "resumeToken"))
 	}
 	f.running(requests[1], requests[2])
 	p.Kill()

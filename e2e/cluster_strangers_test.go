@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast/internal/mcptest"
+	"holdfast/jsonrpc"
 )
 
 // Failure 10: Bob knows all ids and tokens of Alice, and presents them to other nodes than the
@@ -48,11 +49,7 @@ func (f *fleet) token(r *specClient, q request) string {
 	other.session = other.exchange(f.t, "POST", init).Session()
 	q.args.ID += "-token"
 	events := other.now().Stream(f.t, "POST", q.body(5))
-	var m struct {
-		Params struct{ ResumeToken string }
-	}
-	unmarshal(f.t, events.Until(f.t, `"resumeToken":"`).Data, &m)
-	return m.Params.ResumeToken
+	return jsonrpc.String(jsonrpc.Field(events.Until(f.t, `"resumeToken":"`).Data, "params", "resumeToken"))
 }
 
 // intrude has Bob try all ids and tokens of Alice at a node.

@@ -16,14 +16,14 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// A model is a model for Codex that needs no network: it speaks the part of the Responses API
-// that is needed for a turn with one tool call.
+// A model is a model for a host, which calls one tool in a turn.
 type model struct {
 	URL     string
 	outputs chan string // the results of tools
 }
 
-// newModel starts a model that calls a tool with arguments.
+// newModel starts a model for Codex that needs no network: it speaks the part of the Responses API that is needed for a
+// turn with one call of a tool with arguments.
 func newModel(t *testing.T, tool, arguments string) *model {
 	t.Helper()
 	m := &model{outputs: make(chan string, 10)}

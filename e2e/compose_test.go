@@ -207,10 +207,8 @@ func TestCompose(t *testing.T) {
 		t.Errorf("node 2 answers %q", rest.received)
 	}
 	peer.URL = nodes[2].URL
-	resp := peer.send("POST", "", `{"jsonrpc":"2.0","id":9,"method":"tools/list"}`)
-	defer resp.Body.Close()
-	if body, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK || !bytes.Contains(body, []byte(`"count"`)) {
-		t.Errorf("node 3 answers %s, %v: %s", resp.Status, err, body)
+	if r := peer.Post(t, mcptest.Request(9, "tools/list", "")); r.Status != http.StatusOK || !strings.Contains(r.Body, `"count"`) {
+		t.Errorf("node 3 answers %d: %s", r.Status, r.Body)
 	}
 }
 

@@ -213,8 +213,8 @@ func (h *hostPlayed) listen(mute bool) (cut func()) {
 	if mute {
 		at, cut = h.relay()
 	}
-	res, err := h.send(ctx, at, http.MethodGet, "", "")
-	go func() { _, _ = h.read(false)(res, err) }() //nolint:bodyclose // the same
+	res, err := h.send(ctx, at, http.MethodGet, "", "") //nolint:bodyclose // read closes it
+	go func() { _, _ = h.read(false)(res, err) }()      //nolint:bodyclose // the same
 	return cut
 }
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -281,10 +280,9 @@ func TestOutageOfUpstream(t *testing.T) {
 			for range 5 {
 				peer := connect(t, p)
 				calls.Go(func() {
-					resp := peer.send("POST", "", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"`+cmp.Or(c.tool, "sleep")+`","arguments":{"MS":60000}}}`)
-					defer resp.Body.Close()
-					if text, err := io.ReadAll(resp.Body); err != nil || !strings.Contains(string(text), "outcome unknown") {
-						t.Errorf("a call was answered with %s, %v", text, err)
+					r, err := peer.Exchange(t.Context(), http.MethodPost, mcptest.Call(1, cmp.Or(c.tool, "sleep"), `{"MS":60000}`))
+					if err != nil || !strings.Contains(r.Body, "outcome unknown") {
+						t.Errorf("a call was answered with %s, %v", r.Body, err)
 					}
 				})
 			}

@@ -27,13 +27,6 @@ func connect(t *testing.T, p *program) *peer {
 	return c
 }
 
-// send sends a request.
-func (c *peer) send(method, lastID, body string) *http.Response {
-	c.t.Helper()
-	resp := mcptest.Must(c.Send(c.t.Context(), method, body, "Last-Event-ID", lastID))(c.t)
-	return resp
-}
-
 // A listener reads one event stream.
 type listener struct {
 	*mcptest.Stream

@@ -91,8 +91,7 @@ func TestUpstreamRestart(t *testing.T) {
 		p := serve(t, flags...)
 		c := connect(t, p)
 		if test.tool == "look" { // Holdfast knows only from the list of tools that the call is retry-safe
-			resp := c.send("POST", "", `{"jsonrpc":"2.0","id":7,"method":"tools/list"}`)
-			resp.Body.Close()
+			c.ask(mcptest.Request(7, "tools/list", ""))
 		}
 		id := "restart-" + test.tool
 		l := c.listen("POST", "", bodyOf(t, call(test.tool, map[string]any{"id": id, "steps": 30, "ms": 3000})))
