@@ -193,6 +193,8 @@ func TestClientIsAsked(t *testing.T) {
 	if said, err := g.call(call("ask", map[string]any{"id": "ask", "steps": 20, "ms": 2000}), "asking"); err != nil || said != "Ada" {
 		t.Errorf("answered %q, %v", said, err)
 	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	if g.asked != 1 {
 		t.Errorf("asked %d times", g.asked)
 	}
