@@ -2,17 +2,13 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
-	"github.com/go-jose/go-jose/v4"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast/internal/auth/authtest"
@@ -74,6 +70,14 @@ func post(t *testing.T, at, token, session, body string) mcptest.Reply {
 	return mcptest.Post(t, at, body, "Authorization", bearer(token), "Mcp-Session-Id", session)
 }
 
+// openSession begins a session with a token, or without one.
+func openSession(t *testing.T, at, token, capabilities string) string {
+	t.Helper()
+	c := &mcptest.Client{URL: at, Header: []string{"Authorization", bearer(token)}}
+	mcptest.Check(t, c.Begin(t.Context(), mcptest.Initialize("2025-11-25", capabilities)))
+	return c.Session
+}
+
 const begins = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"a","version":"1"}}}`
 
 func calls(name string) string {
@@ -88,10 +92,8 @@ func callsModern(name string) string {
 // serveFile serves a configuration file at a free port. In arguments, $ADDR stands for the address.
 func serveFile(t *testing.T, text string, args ...string) (base string) {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "mcp.json")
-	mcptest.Check(t, os.WriteFile(file, []byte(text), 0o600))
 	at := testport.Addr(t)
-	all := []string{"--config", file, "--listen", at}
+	all := []string{"--config", fileOf(t, text), "--listen", at}
 	for _, a := range args {
 		all = append(all, strings.ReplaceAll(a, "$ADDR", at))
 	}
@@ -111,14 +113,9 @@ func newTokenEndpoint(t *testing.T, as *authtest.Server) (url string) {
 		case "client_credentials":
 			said = "own " + r.FormValue("scope") + " " + r.FormValue("resource")
 		case "urn:ietf:params:oauth:grant-type:token-exchange":
-			token, err := jose.ParseSignedCompact(r.FormValue("subject_token"), []jose.SignatureAlgorithm{jose.ES256})
-			if err != nil {
-				break
-			}
-			claims, err := token.Verify(as.Public())
-			var is struct{ Sub, Level string }
-			if err == nil && json.Unmarshal(claims, &is) == nil {
-				said = strings.TrimSpace("exchanged " + r.FormValue("audience") + " " + is.Sub + " " + is.Level)
+			if is := as.Verify(r.FormValue("subject_token")); is != nil {
+				level, _ := is["level"].(string)
+				said = strings.TrimSpace(fmt.Sprint("exchanged ", r.FormValue("audience"), " ", is["sub"], " ", level))
 			}
 		}
 		w.Header().Set("Content-Type", "application/json")

@@ -44,10 +44,7 @@ func (c *boundClient) request(method, session, body string, change authtest.Clai
 // send makes a request, and reads the answer. It keeps a nonce in the answer for the next request.
 func (c *boundClient) send(req *http.Request) mcptest.Reply {
 	c.t.Helper()
-	r, err := mcptest.Read(http.DefaultClient.Do(req)) //nolint:bodyclose // Read closes it
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	r := mcptest.Must(mcptest.Read(http.DefaultClient.Do(req)))(c.t) //nolint:bodyclose // Read closes it
 	if nonce := r.Header.Get("DPoP-Nonce"); nonce != "" {
 		c.nonce = nonce
 	}

@@ -3,8 +3,6 @@ package e2e
 import (
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 
@@ -17,8 +15,7 @@ import (
 func TestAuthOpaque(t *testing.T) {
 	t.Parallel()
 	as := authtest.New(t)
-	secret := filepath.Join(t.TempDir(), "secret")
-	mcptest.Check(t, os.WriteFile(secret, []byte(authtest.Secret+"\n"), 0o600))
+	secret := fileOf(t, authtest.Secret+"\n")
 	p := serveGuarded(t, as, "--auth-client-id", authtest.ID, "--auth-client-secret-file", secret)
 	claims := authtest.Claims{"aud": p.URL, "scope": "mcp"}
 	opaque, other := as.Opaque(claims), as.Opaque(authtest.Claims{"aud": p.URL, "scope": "mcp", "sub": "bob"})
@@ -63,8 +60,7 @@ func TestAuthMadeUpTokens(t *testing.T) {
 			<-end
 		}
 	}
-	secret := filepath.Join(t.TempDir(), "secret")
-	mcptest.Check(t, os.WriteFile(secret, []byte(authtest.Secret+"\n"), 0o600))
+	secret := fileOf(t, authtest.Secret+"\n")
 	p := serveGuarded(t, as, "--auth-client-id", authtest.ID, "--auth-client-secret-file", secret, "--trust-proxy", "127.0.0.1")
 	ask := func(token, address string) (status int) {
 		r, err := mcptest.Exchange(t.Context(), http.MethodPost, p.URL, begins, "Authorization", "Bearer "+token, "X-Forwarded-For", address)

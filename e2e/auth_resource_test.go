@@ -1,12 +1,12 @@
 package e2e
 
 import (
-	"encoding/json"
 	"net/http"
 	"strings"
 	"testing"
 
 	"holdfast/internal/auth/authtest"
+	"holdfast/internal/mcptest"
 )
 
 // TestAuthResource gives --auth-resource with and without the path of an endpoint, a prefix, a port and slashes: the metadata has
@@ -43,15 +43,11 @@ func TestAuthResource(t *testing.T) {
 			}
 			base := strings.TrimSuffix(p.URL, "/mcp")
 			for _, at := range []string{"/.well-known/oauth-protected-resource/mcp", "/.well-known/oauth-protected-resource/mcp/", strings.TrimPrefix(want.metadata, "https://"+strings.Split(want.metadata, "/")[2])} {
-				res, err := http.Get(base + at)
-				if err != nil {
-					t.Fatal(err)
-				}
+				r := mcptest.Must(mcptest.Exchange(t.Context(), http.MethodGet, base+at, ""))(t)
 				var said struct{ Resource string }
-				if err := json.NewDecoder(res.Body).Decode(&said); err != nil || said.Resource != want.resource {
-					t.Errorf("%s: %s %q %v", at, res.Status, said.Resource, err)
+				if err := r.Decode(&said); err != nil || said.Resource != want.resource {
+					t.Errorf("%s: %d %q %v", at, r.Status, said.Resource, err)
 				}
-				res.Body.Close()
 			}
 		})
 	}

@@ -44,12 +44,9 @@ func TestAuthFlow(t *testing.T) {
 			sdk  int
 			mode string
 		}{{1, ""}, {2, "auto"}, {2, "legacy"}} {
-			config, err := json.Marshal(map[string]any{
-				"url": p.URL, "sdk": c.sdk, "mode": c.mode, "visit": true, "tool": "echo", "arguments": map[string]any{"text": "hello"},
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			config := mcptest.Must(json.Marshal(map[string]any{
+				"url": p.URL, "sdk": c.sdk, "mode": c.mode, "tool": "echo", "arguments": map[string]any{"text": "hello"},
+			}))(t)
 			var got struct{ Refused, Authorize, Said string }
 			unmarshal(t, run(t, "node", "clients/authorize.mjs", string(config)), &got)
 			if !strings.HasPrefix(got.Authorize, as.URL+"/authorize?") || got.Said != "hello" {
@@ -69,16 +66,11 @@ func echoAuthorized(t *testing.T, at, revision string) string {
 		RedirectURL:                     back,
 		DynamicClientRegistrationConfig: &auth.DynamicClientRegistrationConfig{Metadata: &oauthex.ClientRegistrationMetadata{RedirectURIs: []string{back}}},
 		AuthorizationCodeFetcher: func(ctx context.Context, args *auth.AuthorizationArgs) (*auth.AuthorizationResult, error) {
-			req, err := http.NewRequestWithContext(ctx, http.MethodGet, args.URL, nil)
+			r, err := (&mcptest.Client{URL: args.URL, HTTP: web}).Exchange(ctx, http.MethodGet, "")
 			if err != nil {
 				return nil, err
 			}
-			resp, err := web.Do(req)
-			if err != nil {
-				return nil, err
-			}
-			defer resp.Body.Close()
-			to, err := url.Parse(resp.Header.Get("Location"))
+			to, err := url.Parse(r.Header.Get("Location"))
 			if err != nil {
 				return nil, err
 			}
@@ -89,8 +81,7 @@ func echoAuthorized(t *testing.T, at, revision string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client := mcp.NewClient(&mcp.Implementation{Name: "auth", Version: "1"}, nil)
-	s, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: at, OAuthHandler: flow}, &mcp.ClientSessionOptions{ProtocolVersion: revision})
+	s, err := connectOfficial(t.Context(), &mcp.StreamableClientTransport{Endpoint: at, OAuthHandler: flow}, revision, nil)
 	if err != nil {
 		return fmt.Sprintf("connect: %v", err)
 	}

@@ -3,11 +3,9 @@ package e2e
 import (
 	"cmp"
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -200,7 +198,7 @@ type bodySetup struct {
 	client  *http.Client
 }
 
-func (s *bodySetup) post(t *testing.T, modern bool, method, name, session, body string) (status int, header http.Header, text string) {
+func (s *bodySetup) post(t *testing.T, modern bool, method, name, session, body string) mcptest.Reply {
 	c := &mcptest.Client{URL: s.url, Session: session, HTTP: s.client}
 	if modern {
 		c.Session, c.Header = "", []string{"MCP-Protocol-Version", "2026-07-28", "Mcp-Method", method, "Mcp-Name", name}
@@ -210,16 +208,16 @@ func (s *bodySetup) post(t *testing.T, modern bool, method, name, session, body 
 		t.Logf("post: %v", err)
 	}
 	if r.Status == 0 {
-		return 0, nil, err.Error()
+		r.Body = err.Error()
 	}
-	return r.Status, r.Header, r.Body
+	return r
 }
 
 func (s *bodySetup) begin(t *testing.T, revision string) string {
-	_, h, text := s.post(t, false, "", "", "", mcptest.Initialize(revision, `{"elicitation":{}}`))
-	id := h.Get("Mcp-Session-Id")
+	r := s.post(t, false, "", "", "", mcptest.Initialize(revision, `{"elicitation":{}}`))
+	id := r.Session()
 	if id == "" {
-		t.Fatal(text)
+		t.Fatal(r.Body)
 	}
 	s.post(t, false, "", "", id, mcptest.Initialized)
 	return id
@@ -266,9 +264,8 @@ func (s *bodySetup) cost(t *testing.T, b *bigBody, modern bool, n int) (c bodyCo
 		var most time.Duration
 		for !stop.Load() {
 			began := time.Now()
-			status, _, text := s.post(t, false, "", "", other, `{"jsonrpc":"2.0","id":1,"method":"ping"}`)
-			if status != 200 {
-				t.Errorf("ping: %d %s", status, text)
+			if r := s.post(t, false, "", "", other, strangePing); r.Status != 200 {
+				t.Errorf("ping: %d %s", r.Status, r.Body)
 				break
 			}
 			most = max(most, time.Since(began))
@@ -287,9 +284,9 @@ func (s *bodySetup) cost(t *testing.T, b *bigBody, modern bool, n int) (c bodyCo
 		name = s.prefix + b.of
 	}
 	before, began := s.p.cpu(t), time.Now()
-	var h http.Header
-	c.status, h, c.text = s.post(t, modern, method, name, session, body)
-	if id := h.Get("Mcp-Session-Id"); id != "" && session == "" {
+	r := s.post(t, modern, method, name, session, body)
+	c.status, c.text = r.Status, r.Body
+	if id := r.Session(); id != "" && session == "" {
 		defer s.end(t, id)
 	}
 	c.took = time.Since(began)
@@ -314,9 +311,7 @@ func TestBodies(t *testing.T) {
 	testlong.Only(t, "it sends hundreds of large messages")
 	self := mcptest.Must(os.Executable())(t)
 	legacy, modern := newBodyServer(false).serve(t), newBodyServer(true).serve(t)
-	merged := filepath.Join(t.TempDir(), "mcp.json")
-	text := fmt.Sprintf(`{"mcpServers":{"a":{"url":%q},"b":{"command":%q,"args":["bodies"],"holdfast":{"share":true}},"c":{"url":%q}},"holdfast":{"merge":true}}`, legacy, self, modern)
-	mcptest.Check(t, os.WriteFile(merged, []byte(text), 0o600))
+	merged := fileOf(t, fmt.Sprintf(`{"mcpServers":{"a":{"url":%q},"b":{"command":%q,"args":["bodies"],"holdfast":{"share":true}},"c":{"url":%q}},"holdfast":{"merge":true}}`, legacy, self, modern))
 	setups := []struct {
 		name, prefix string
 		servers      []string
@@ -342,27 +337,24 @@ func TestBodies(t *testing.T) {
 				for _, modern := range []bool{false, true} {
 					era := map[bool]string{false: "legacy", true: "modern"}[modern]
 					if b := &bigBodies[i]; b.eras == "" || b.eras == era {
-						t.Run(era+" "+b.name, func(t *testing.T) { s.linear(t, b, modern) })
+						t.Run(era+" "+b.name, func(t *testing.T) { // the cost of the message grows linearly with its members
+							one := s.cost(t, b, modern, 50_000)
+							four := s.cost(t, b, modern, 200_000)
+							t.Logf("status %d, %v and %v of the processor, took %v, others %v", four.status, one.cpu, four.cpu, four.took.Round(time.Millisecond), four.others.Round(time.Millisecond))
+							if four.status == 0 {
+								t.Errorf("no answer: %s", four.text)
+							}
+							if four.cpu > 5*one.cpu+bodySlack || four.cpu > bodyCPU {
+								t.Errorf("50,000 members take %v of the processor, and 200,000 %v", one.cpu, four.cpu)
+							}
+							if four.others > bodyOthers {
+								t.Errorf("another client has waited %v", four.others)
+							}
+						})
 					}
 				}
 			}
 		})
-	}
-}
-
-// linear checks that the cost of a message grows linearly with its members.
-func (s *bodySetup) linear(t *testing.T, b *bigBody, modern bool) {
-	one := s.cost(t, b, modern, 50_000)
-	four := s.cost(t, b, modern, 200_000)
-	t.Logf("status %d, %v and %v of the processor, took %v, others %v", four.status, one.cpu, four.cpu, four.took.Round(time.Millisecond), four.others.Round(time.Millisecond))
-	if four.status == 0 {
-		t.Errorf("no answer: %s", four.text)
-	}
-	if four.cpu > 5*one.cpu+bodySlack || four.cpu > bodyCPU {
-		t.Errorf("50,000 members take %v of the processor, and 200,000 %v", one.cpu, four.cpu)
-	}
-	if four.others > bodyOthers {
-		t.Errorf("another client has waited %v", four.others)
 	}
 }
 
@@ -375,9 +367,8 @@ func TestBodyOfTask(t *testing.T) {
 	s := &bodySetup{p: p, url: p.URL, client: &http.Client{Timeout: time.Minute}}
 	b := bigBody{params: func(n int) string { return `"requestState":"s",` + many(member)(n) }, arguments: constantly(`"ms":3000,`)}
 	before := p.cpu(t)
-	status, _, text := s.post(t, true, "tools/call", "say", "", b.text(true, 60_000, "", nil))
-	if status != http.StatusOK || !strings.Contains(text, `"resultType":"task"`) {
-		t.Errorf("the call was answered with status %d: %.300s", status, text)
+	if r := s.post(t, true, "tools/call", "say", "", b.text(true, 60_000, "", nil)); r.Status != http.StatusOK || !strings.Contains(r.Body, `"resultType":"task"`) {
+		t.Errorf("the call was answered with status %d: %.300s", r.Status, r.Body)
 	}
 	used, began := p.cpu(t)-before, time.Now()
 	if err := p.stop(t); err != nil {
@@ -399,18 +390,10 @@ func TestBodyQuestions(t *testing.T) {
 		before := p.cpu(t)
 		b := bigBody{arguments: answering("ask"), capabilities: constantly(`"elicitation":{},`)}
 		for rounds := 0; ; rounds++ {
-			status, _, text := s.post(t, true, "tools/call", "say", "", b.text(true, n, "", nil))
-			if _, data, ok := strings.Cut(text, "data: "); ok {
-				text = data
-			}
-			var m struct {
-				Result struct {
-					ResultType, RequestState string
-					InputRequests            map[string]json.RawMessage
-				}
-			}
-			if err := json.Unmarshal([]byte(text), &m); err != nil || status != http.StatusOK {
-				t.Fatalf("status %d, %v: %.300s", status, err, text)
+			r := s.post(t, true, "tools/call", "say", "", b.text(true, n, "", nil))
+			var m answer
+			if err := r.Decode(&m); err != nil || r.Status != http.StatusOK {
+				t.Fatalf("status %d, %v: %.300s", r.Status, err, r.Body)
 			}
 			if m.Result.ResultType == "complete" {
 				if rounds == 0 {

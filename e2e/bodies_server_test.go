@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -16,72 +15,41 @@ import (
 // A bodyServer is a server that answers with as many members as its client asks for. It writes its
 // messages as text, as no library would write them.
 type bodyServer struct {
+	mcptest.Answers
 	modern  bool          // it speaks revision 2026-07-28 only; else only older revisions
 	answers chan struct{} // one for each answer of a client to a question
 }
 
-// A bodyRequest has the members of a message that a bodyServer reads.
-type bodyRequest struct {
-	ID     json.RawMessage
-	Method string
-	Params struct {
-		Cursor    string
-		Revision  string `json:"protocolVersion"`
-		Arguments struct {
-			Case  string
-			N, MS int
-		}
+func newBodyServer(modern bool) *bodyServer {
+	s := &bodyServer{modern: modern, answers: make(chan struct{}, 10_000)}
+	const capabilities = `{"tools":{"listChanged":true},"prompts":{},"resources":{"subscribe":true},"completions":{},"logging":{}}`
+	s.Answers = mcptest.Answers{
+		"response": func(jsonrpc.Message, func(string)) string { s.answers <- struct{}{}; return "" },
+		"initialize": func(m jsonrpc.Message, _ func(string)) string {
+			return mcptest.Result(m, mcptest.Welcome(m, capabilities))
+		},
+		"tools/call": s.call, "tools/list": s.list, "prompts/list": s.list, "resources/list": s.list, "resources/templates/list": s.list,
+		"resources/read": mcptest.Fixed(`{"contents":[]}`), "resources/subscribe": mcptest.Fixed(`{}`), "resources/unsubscribe": mcptest.Fixed(`{}`),
+		"prompts/get": mcptest.Fixed(`{"messages":[]}`), "completion/complete": mcptest.Fixed(`{"completion":{"values":["a"]}}`), "logging/setLevel": mcptest.Fixed(`{}`),
 	}
-}
-
-func newBodyServer(modern bool) bodyServer {
-	return bodyServer{modern, make(chan struct{}, 10_000)}
+	if modern {
+		refuse := func(m jsonrpc.Message, _ func(string)) string {
+			return mcptest.Error(m, jsonrpc.CodeMethodNotFound, "method not found")
+		}
+		s.Answers["initialize"], s.Answers["ping"] = refuse, refuse
+		s.Answers["server/discover"] = mcptest.Fixed(`{"resultType":"complete","supportedVersions":["2026-07-28"],"ttlMs":0,"cacheScope":"private","capabilities":` + capabilities + `,"serverInfo":{"name":"bodies","version":"1"}}`)
+	}
+	return s
 }
 
 // serve serves s over Streamable HTTP, without sessions, and returns the URL.
-func (s bodyServer) serve(t *testing.T) string {
-	return mcptest.Serve(t, &mcptest.Server{Stateless: true, New: func() mcptest.Script { return s.script }})
-}
-
-// script answers a message, as an [mcptest.Script].
-func (s bodyServer) script(text jsonrpc.Message, say func(string)) (answer string) {
-	var m bodyRequest
-	_ = json.Unmarshal(text.Raw, &m) // malformed members are ignored
-	if m.Method == "" {
-		s.answers <- struct{}{}
-	}
-	if m.ID == nil || m.Method == "" {
-		return ""
-	}
-	const capabilities = `"capabilities":{"tools":{"listChanged":true},"prompts":{},"resources":{"subscribe":true},"completions":{},"logging":{}},"serverInfo":{"name":"bodies","version":"1"}`
-	result := `{}`
-	switch {
-	case m.Method == "initialize" && !s.modern:
-		result = `{"protocolVersion":"` + m.Params.Revision + `",` + capabilities + `}`
-	case m.Method == "server/discover" && s.modern:
-		result = `{"resultType":"complete","supportedVersions":["2026-07-28"],"ttlMs":0,"cacheScope":"private",` + capabilities + `}`
-	case m.Method == "ping" && !s.modern:
-	case m.Method == "tools/call":
-		time.Sleep(time.Duration(m.Params.Arguments.MS) * time.Millisecond)
-		return s.call(&m, say)
-	case strings.HasSuffix(m.Method, "/list"):
-		result = s.list(&m)
-	case m.Method == "resources/read":
-		result = `{"contents":[]}`
-	case m.Method == "prompts/get":
-		result = `{"messages":[]}`
-	case m.Method == "completion/complete":
-		result = `{"completion":{"values":["a"]}}`
-	case m.Method == "logging/setLevel", strings.HasPrefix(m.Method, "resources/"):
-	default:
-		return mcptest.Error(text, -32601, "method not found")
-	}
-	return mcptest.Result(text, result)
+func (s *bodyServer) serve(t *testing.T) string {
+	return mcptest.Serve(t, &mcptest.Server{Stateless: true, Script: s.Script})
 }
 
 // list returns a page of a list. The cursor says the page's kind and length.
-func (s bodyServer) list(m *bodyRequest) string {
-	kind, size, _ := strings.Cut(m.Params.Cursor, "-")
+func (s *bodyServer) list(m jsonrpc.Message, _ func(string)) string {
+	kind, size, _ := strings.Cut(jsonrpc.String(jsonrpc.Field(m.Params, "cursor")), "-")
 	n, _ := strconv.Atoi(size)
 	items, member := `{"name":"say","inputSchema":{"type":"object"}}`, "tools"
 	switch m.Method {
@@ -111,12 +79,15 @@ func (s bodyServer) list(m *bodyRequest) string {
 	if s.modern {
 		more = `"resultType":"complete","ttlMs":0,"cacheScope":"private",`
 	}
-	return `{` + more + `"` + member + `":[` + items + `]}`
+	return mcptest.Result(m, `{`+more+`"`+member+`":[`+items+`]}`)
 }
 
 // call answers a call of a tool.
-func (s bodyServer) call(m *bodyRequest, say func(string)) (answer string) {
-	n, more := m.Params.Arguments.N, ""
+func (s *bodyServer) call(m jsonrpc.Message, say func(string)) (answer string) {
+	ms, _ := strconv.Atoi(string(jsonrpc.Field(m.Params, "arguments", "ms")))
+	time.Sleep(time.Duration(ms) * time.Millisecond)
+	n, _ := strconv.Atoi(string(jsonrpc.Field(m.Params, "arguments", "n")))
+	more := ""
 	if s.modern {
 		more = `"resultType":"complete",`
 	}
@@ -133,7 +104,7 @@ func (s bodyServer) call(m *bodyRequest, say func(string)) (answer string) {
 		say(`{"jsonrpc":"2.0","id":"` + id + `","method":"elicitation/create","params":{"message":"` + message + `","requestedSchema":{"type":"object","properties":{` + properties + `}}}}`)
 	}
 	content, rest := "", "" // of the result: its content, and its other members
-	switch m.Params.Arguments.Case {
+	switch jsonrpc.String(jsonrpc.Field(m.Params, "arguments", "case")) {
 	case "result":
 		rest = comma + members
 	case "same":

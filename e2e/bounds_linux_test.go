@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"bytes"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -26,59 +28,60 @@ type stranger struct {
 }
 
 func (p *program) stranger(t *testing.T, address string) *stranger {
+	return &stranger{t, p, clientAt(t, address)}
+}
+
+// clientAt returns an HTTP client with its own IP address. It trusts each server.
+func clientAt(t *testing.T, address string) *http.Client {
 	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
-	transport := &http.Transport{DialContext: dialer.DialContext}
+	transport := &http.Transport{DialContext: dialer.DialContext, ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // the test's own servers
 	t.Cleanup(transport.CloseIdleConnections)
-	return &stranger{t, p, &http.Client{Transport: transport, Timeout: time.Minute}}
+	return &http.Client{Transport: transport, Timeout: time.Minute}
 }
 
-// post posts a message in a session, or in none, and returns the answer and its body.
-func (s *stranger) post(url, session, body string) (status int, header http.Header, text string) {
-	s.t.Helper()
-	c := &mcptest.Client{URL: url, Session: session, HTTP: s.http}
-	r := c.Post(s.t, body)
-	return r.Status, r.Header, r.Body
+// post posts a message in a session, or in none. It returns the answer with the beginning of the body, which may be long, or status 0.
+func (s *stranger) post(url, session, body string) mcptest.Reply {
+	res, err := (&mcptest.Client{URL: url, Session: session, HTTP: s.http}).Send(s.t.Context(), http.MethodPost, body)
+	if err != nil {
+		return mcptest.Reply{Body: err.Error()}
+	}
+	defer res.Body.Close()
+	var head bytes.Buffer
+	if _, err := io.CopyN(&head, res.Body, 8<<10); err == nil {
+		_, _ = io.Copy(io.Discard, res.Body)
+	}
+	return mcptest.Reply{Status: res.StatusCode, Header: res.Header, Body: head.String()}
 }
-
-const (
-	anInitialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"s","version":"1"}}}`
-	aPing        = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
-)
 
 // begin begins a session, and makes a request in it if used is set.
 func (s *stranger) begin(used bool) string {
 	s.t.Helper()
-	status, header, text := s.post(s.p.URL, "", anInitialize)
-	id := header.Get("Mcp-Session-Id")
-	if status != http.StatusOK || id == "" {
-		s.t.Fatalf("initialize: %d %s", status, text)
+	r := s.post(s.p.URL, "", strangeInit)
+	if r.Status != http.StatusOK || r.Session() == "" {
+		s.t.Fatalf("initialize: %d %s", r.Status, r.Body)
 	}
 	if used {
-		s.works(id)
+		s.works(r.Session())
 	}
-	return id
+	return r.Session()
 }
 
 // works makes a request in a session.
 func (s *stranger) works(session string) {
 	s.t.Helper()
-	if status, _, text := s.post(s.p.URL, session, aPing); status != http.StatusOK || !strings.Contains(text, `"result"`) {
-		s.t.Errorf("ping: %d %s", status, text)
+	if r := s.post(s.p.URL, session, strangePing); r.Status != http.StatusOK || !strings.Contains(r.Body, `"result"`) {
+		s.t.Errorf("ping: %d %s", r.Status, r.Body)
 	}
 }
 
 // refused checks that a message is refused with a Retry-After, and that the error contains words.
 func (s *stranger) refused(url, session, body string, words ...string) {
 	s.t.Helper()
-	status, header, text := s.post(url, session, body)
-	if status != http.StatusTooManyRequests || header.Get("Retry-After") == "" {
-		s.t.Errorf("%d %v %s", status, header, text)
+	r := s.post(url, session, body)
+	if r.Status != http.StatusTooManyRequests || r.Header.Get("Retry-After") == "" {
+		s.t.Errorf("%d %v %s", r.Status, r.Header, r.Body)
 	}
-	for _, word := range words {
-		if !strings.Contains(text, word) {
-			s.t.Errorf("%s does not say %q", text, word)
-		}
-	}
+	wantAll(s.t, "the refusal", r.Body, words...)
 }
 
 // No client can start processes without bound, or take all of them from other clients.
@@ -108,9 +111,9 @@ func TestMaxProcesses(t *testing.T) {
 	}
 
 	sessions := []string{a.begin(true), a.begin(true), a.begin(true)}
-	a.refused(p.URL, "", anInitialize, "--max-share", "3 server processes")
-	a.refused(messages, "", anInitialize, "--max-share")
-	mcptest.Check(t, ws.Write(t.Context(), websocket.MessageText, []byte(anInitialize)))
+	a.refused(p.URL, "", strangeInit, "--max-share", "3 server processes")
+	a.refused(messages, "", strangeInit, "--max-share")
+	mcptest.Check(t, ws.Write(t.Context(), websocket.MessageText, []byte(strangeInit)))
 	if _, text, err := ws.Read(t.Context()); err != nil || !strings.Contains(string(text), "--max-share") {
 		t.Errorf("over the WebSocket: %s %v", text, err)
 	}
@@ -121,8 +124,8 @@ func TestMaxProcesses(t *testing.T) {
 	if got := pids(); len(got) > 4 {
 		t.Errorf("%d processes run of 4", len(got))
 	}
-	c.refused(p.URL, "", anInitialize, "--max-processes", "4 server processes")
-	c.refused(p.URL, used, aPing, "--max-processes")
+	c.refused(p.URL, "", strangeInit, "--max-processes", "4 server processes")
+	c.refused(p.URL, used, strangePing, "--max-processes")
 	for _, id := range sessions {
 		a.works(id)
 	}

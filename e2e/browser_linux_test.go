@@ -72,19 +72,12 @@ func (s *site) browse(t *testing.T, browser, name, page, server string) []byte {
 	}
 }
 
-// aBrowser returns the program of a browser, or skips the test.
-func aBrowser(t *testing.T) string {
-	t.Helper()
-	path, err := exec.LookPath("chromium")
-	testlong.Needs(t, err == nil, "chromium: install Debian's package")
-	return path
-}
-
 // In a real browser, a page of another site can neither start a backend nor read a byte. A page
 // of an allowed origin can do all that a client does (failure 14).
 func TestBrowser(t *testing.T) {
 	t.Parallel()
-	browser := aBrowser(t)
+	browser, err := exec.LookPath("chromium")
+	testlong.Needs(t, err == nil, "chromium: install Debian's package")
 	site := newSite(t)
 	started := filepath.Join(t.TempDir(), "started")
 	traces := t.TempDir()

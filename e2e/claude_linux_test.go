@@ -18,17 +18,11 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// A messagesModel is a model for Claude Code that needs no network: it speaks the part of the
-// Messages API that is needed for a turn with one tool call.
-type messagesModel struct {
-	URL     string
-	outputs chan string // the results of the tool
-}
-
-// newMessagesModel starts a model that calls a tool with arguments.
-func newMessagesModel(t *testing.T, tool, arguments string) *messagesModel {
+// newMessagesModel starts a model for Claude Code that needs no network: it speaks the part of the Messages API that is
+// needed for a turn with one call of a tool with arguments.
+func newMessagesModel(t *testing.T, tool, arguments string) *model {
 	t.Helper()
-	m := &messagesModel{outputs: make(chan string, 10)}
+	m := &model{outputs: make(chan string, 10)}
 	m.URL = mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var ask struct {
 			Messages []struct {

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,16 +26,9 @@ const soon = time.Minute
 
 // A transportClient is an official client on a transport of NewClientTransport.
 type transportClient struct {
-	*mcp.ClientSession
+	*officialClient
 	t *testing.T
 	f *foreign
-
-	mu       sync.Mutex
-	received map[any][]float64 // progress, by token
-	news     chan struct{}     // signals more progress
-	asked    atomic.Int64
-
-	changed chan struct{} // signals that the server's tools have changed
 }
 
 // newTransportClient connects a client to a server; if plan is not nil, through a proxy with that plan.
@@ -46,30 +38,9 @@ func newTransportClient(t *testing.T, f *foreign, least int, plan func(string) C
 	if plan != nil {
 		target = behind(t, f.url, least, plan)
 	}
-	g := &transportClient{t: t, f: f, received: make(map[any][]float64), news: make(chan struct{}, 1), changed: make(chan struct{}, 8)}
-	client := mcp.NewClient(&mcp.Implementation{Name: "transportClient", Version: "1"}, &mcp.ClientOptions{
-		ProgressNotificationHandler: func(_ context.Context, req *mcp.ProgressNotificationClientRequest) {
-			g.mu.Lock()
-			defer g.mu.Unlock()
-			token := req.Params.ProgressToken
-			g.received[token] = append(g.received[token], req.Params.Progress)
-			select {
-			case g.news <- struct{}{}:
-			default:
-			}
-		},
-		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { g.changed <- struct{}{} },
-		ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
-			g.asked.Add(1)
-			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"name": "Ada"}}, nil
-		},
-	})
-	ctx, stop := context.WithTimeout(t.Context(), soon)
-	defer stop()
-	session := mcptest.Must(client.Connect(ctx, holdfast.NewClientTransport(target, nil), nil))(t)
-	g.ClientSession = session
-	t.Cleanup(func() { _ = session.Close() })
-	return g
+	v := mcptest.Must(connectOfficial(bounded(t, soon), holdfast.NewClientTransport(target, nil), "", nil))(t)
+	t.Cleanup(func() { _ = v.Close() })
+	return &transportClient{v, t, f}
 }
 
 // behind starts a proxy to a server and returns the server's URL through it. When the test
@@ -90,19 +61,17 @@ func behind(t *testing.T, to string, least int, plan func(request string) Cut) s
 
 // call calls a tool, and returns the text of its result.
 func (g *transportClient) call(params mcp.CallToolParams, token string) (string, error) {
-	ctx, stop := context.WithTimeout(g.t.Context(), soon)
-	defer stop()
 	if token != "" {
 		params.SetProgressToken(token)
 	}
-	res, err := g.CallTool(ctx, &params)
+	res, err := g.CallTool(bounded(g.t, soon), &params)
 	if err != nil {
 		return "", err
 	}
-	if text, ok := res.Content[0].(*mcp.TextContent); ok && !res.IsError {
-		return text.Text, nil
+	if res.IsError {
+		err = fmt.Errorf("answered %+v", res)
 	}
-	return "", fmt.Errorf("answered %+v", res)
+	return textOf(res), err
 }
 
 // wantLong makes a long call, and checks that its answer comes, and each progress notification
@@ -111,12 +80,12 @@ func (g *transportClient) wantLong(token string) {
 	g.t.Helper()
 	said, err := g.call(g.f.long, token)
 	if err != nil || said != g.f.said {
-		g.t.Errorf("call %s: answered %q, %v; received %v", token, said, err, g.progress(token))
+		g.t.Errorf("call %s: answered %q, %v; received %v", token, said, err, g.progressOf(token))
 		return
 	}
 	if g.f.loose {
 		g.wantEcho()
-		received := g.progress(token)
+		received := g.progressOf(token)
 		slices.Sort(received)
 		if once := slices.Compact(slices.Clone(received)); len(once) < len(received) {
 			g.t.Errorf("call %s: received %v", token, received)
@@ -128,25 +97,11 @@ func (g *transportClient) wantLong(token string) {
 		want = append(want, float64(i+1))
 	}
 	// The official client may handle a notification after a response that followed it.
-	late := time.After(soon)
-	for len(g.progress(token)) < len(want) {
-		select {
-		case <-g.news:
-		case <-late:
-			g.t.Errorf("call %s: received %v", token, g.progress(token))
-			return
-		}
-	}
+	mcptest.Eventually(g.t, "the progress of "+token, soon, func() bool { return len(g.progressOf(token)) >= len(want) })
 	g.wantEcho()
-	if received := g.progress(token); !slices.Equal(received, want) {
+	if received := g.progressOf(token); !slices.Equal(received, want) {
 		g.t.Errorf("call %s: received %v", token, received)
 	}
-}
-
-func (g *transportClient) progress(token string) []float64 {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return slices.Clone(g.received[token])
 }
 
 // wantEcho checks that the session still works.
@@ -154,14 +109,6 @@ func (g *transportClient) wantEcho() {
 	g.t.Helper()
 	if said, err := g.call(g.f.echo, ""); err != nil || !strings.HasSuffix(said, "hello") {
 		g.t.Errorf("echo: %q, %v", said, err)
-	}
-}
-
-// wantRuns checks how often the server has run long calls.
-func (g *transportClient) wantRuns(want int64) {
-	g.t.Helper()
-	if n := g.f.ran.Load(); n != want {
-		g.t.Errorf("long calls have run %d times, want %d", n, want)
 	}
 }
 
@@ -230,7 +177,7 @@ func TestClientResumes(t *testing.T) {
 				}
 				calls.Wait()
 				if server == "go-sdk" {
-					g.wantRuns(int64(test.calls))
+					f.work.wantRuns("long", test.calls, test.calls)
 				}
 			})
 		}
@@ -243,13 +190,15 @@ func TestClientIsAsked(t *testing.T) {
 	t.Parallel()
 	f := official(t, kept())
 	g := newTransportClient(t, f, 3, always(Cut{After: 250 * time.Millisecond}))
-	if said, err := g.call(call("ask", nil), "asking"); err != nil || said != "Ada" {
+	if said, err := g.call(call("ask", map[string]any{"id": "ask", "steps": 20, "ms": 2000}), "asking"); err != nil || said != "Ada" {
 		t.Errorf("answered %q, %v", said, err)
 	}
-	if n := g.asked.Load(); n != 1 {
-		t.Errorf("asked %d times", n)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.asked != 1 {
+		t.Errorf("asked %d times", g.asked)
 	}
-	g.wantRuns(1)
+	f.work.wantRuns("ask", 1, 1)
 }
 
 // TestClientDoesNotKnow has our client lose calls to servers that keep no streams: the client
@@ -280,7 +229,7 @@ func TestClientDoesNotKnow(t *testing.T) {
 			g.wantUnknown()
 			g.wantEcho()
 			if strings.HasPrefix(test.name, "go-sdk") {
-				g.wantRuns(1)
+				f.work.wantRuns("long", 1, 1)
 			}
 			g.wantLong("next")
 		})
@@ -307,9 +256,7 @@ func TestClientAsksAgain(t *testing.T) {
 		asked++
 		return []Cut{{Bytes: 1}, {Bytes: 1, Body: true}, {Bytes: 40, Body: true, Reset: true}, {}}[min(asked-1, 3)]
 	})
-	ctx, stop := context.WithTimeout(t.Context(), soon)
-	defer stop()
-	if res, err := g.ListTools(ctx, nil); err != nil || len(res.Tools) != 3 {
+	if res, err := g.ListTools(bounded(t, soon), nil); err != nil || len(res.Tools) != 5 {
 		t.Errorf("tools/list: %+v, %v", res, err)
 	}
 }
@@ -334,17 +281,16 @@ func TestClientListens(t *testing.T) {
 		case <-late:
 			t.Fatal("the client does not come back")
 		}
-		f.server.AddTool(&mcp.Tool{Name: fmt.Sprintf("more-%d", i), InputSchema: json.RawMessage(`{"type":"object"}`)}, nothing)
-		select {
-		case <-g.changed:
-		case <-late:
-			t.Fatalf("the change %d was not received", i)
-		}
+		f.server.AddTool(&mcp.Tool{Name: fmt.Sprintf("more-%d", i), InputSchema: json.RawMessage(`{"type":"object"}`)},
+			func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+				return &mcp.CallToolResult{}, nil
+			})
+		mcptest.Eventually(t, "the change is received", soon, func() bool {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			return g.lists > i
+		})
 	}
-}
-
-func nothing(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-	return &mcp.CallToolResult{}, nil
 }
 
 // TestClientBeginsAnew has a server forget its sessions while a call is running.
@@ -357,17 +303,10 @@ func TestClientBeginsAnew(t *testing.T) {
 		defer close(lost)
 		g.wantUnknown()
 	}()
-	late := time.After(soon)
-	for len(g.progress("lost")) == 0 {
-		select {
-		case <-g.news:
-		case <-late:
-			t.Fatal("the call does not begin")
-		}
-	}
+	mcptest.Eventually(t, "the call begins", soon, func() bool { return len(g.progressOf("lost")) > 0 })
 	f.restart(kept())
 	<-lost
 	g.wantEcho()
-	g.wantRuns(1)
+	f.work.wantRuns("long", 1, 1)
 	g.wantLong("next")
 }

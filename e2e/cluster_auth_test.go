@@ -1,9 +1,7 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
-	"maps"
 	"net/http"
 	"regexp"
 	"strings"
@@ -13,16 +11,22 @@ import (
 	"holdfast/internal/auth/authtest"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
+	"holdfast/jsonrpc"
 )
 
 // A begunCall is a call of ada: the ids and tokens by which a client that lost its connection can find it.
 type begunCall struct {
-	id     string            // of the tool's trace
-	header map[string]string // of its session; nil: the call has no session
+	id     string   // of the tool's trace
+	header []string // of its session; nil: the call has no session
 	cursor string
 	stream string // the query of its URL
 	token  string // a resume token
 	task   string
+}
+
+// last returns the header fields of a request that resumes the call.
+func (c *begunCall) last() []string {
+	return append([]string{"Last-Event-Id", c.cursor}, c.header...)
 }
 
 // TestClusterAuth has clients with tokens at three nodes, over each transport, and kills the node
@@ -54,7 +58,7 @@ func TestClusterAuth(t *testing.T) {
 		g.endSocket(third, calls["WebSocket"])
 		task := calls["2026-07-28"]
 		mcptest.Eventually(t, "the task is completed", time.Minute, func() bool {
-			_, said := g.modern(third, g.token("ada", "/mcp"), "tasks/get", fmt.Sprintf(`"taskId":%q,%s`, task.task, tasksMeta))
+			said := g.modern(third, g.token("ada", "/mcp"), "tasks/get", fmt.Sprintf(`"taskId":%q,%s`, task.task, tasksMeta))
 			switch {
 			case said.Result.Status == "working":
 				return false
@@ -82,7 +86,7 @@ func looks(id string) string {
 func (g *guardedNodes) beginHTTP() begunCall {
 	g.t.Helper()
 	c := begunCall{id: callID(g.t, "http"), header: g.session()}
-	events := g.events(http.MethodPost, g.one.URL, g.token("ada", "/mcp"), looks(c.id), c.header)
+	events := g.events(http.MethodPost, g.one.URL, g.token("ada", "/mcp"), looks(c.id), c.header...)
 	c.cursor, c.stream = g.ways(events)
 	return c
 }
@@ -90,15 +94,13 @@ func (g *guardedNodes) beginHTTP() begunCall {
 // endHTTP resumes a call of beginHTTP at another node.
 func (g *guardedNodes) endHTTP(n *program, c begunCall) {
 	g.t.Helper()
-	last := maps.Clone(c.header)
-	last["Last-Event-Id"] = c.cursor
-	g.events(http.MethodGet, n.URL, g.token("ada", "/mcp"), "", last).Until(g.t, "did "+c.id)
+	g.events(http.MethodGet, n.URL, g.token("ada", "/mcp"), "", c.last()...).Until(g.t, "did "+c.id)
 }
 
 // resuming begins a session of a client that resumes requests, over a WebSocket.
 func (g *guardedNodes) resuming(n *program, who string) *mcptest.Socket {
 	g.t.Helper()
-	ws, r := g.dial(n, g.token(who, "/mcp"), nil)
+	ws, r := g.dial(n, g.token(who, "/mcp"))
 	if ws == nil {
 		g.t.Fatalf("no WebSocket: %d %s", r.Status, r.Body)
 	}
@@ -114,11 +116,7 @@ func (g *guardedNodes) beginSocket() begunCall {
 	c := begunCall{id: callID(g.t, "socket")}
 	ws.Say(g.t, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	ws.Say(g.t, looks(c.id))
-	var m struct {
-		Params struct{ ResumeToken string }
-	}
-	unmarshal(g.t, []byte(ws.Hear(g.t, "resumeToken")), &m)
-	c.token = m.Params.ResumeToken
+	c.token = jsonrpc.String(jsonrpc.Field([]byte(ws.Hear(g.t, "resumeToken")), "params", "resumeToken"))
 	return c
 }
 
@@ -139,8 +137,8 @@ func (g *guardedNodes) beginTask() begunCall {
 	t := g.t
 	t.Helper()
 	c := begunCall{id: callID(t, "task")}
-	arguments := mcptest.Must(json.Marshal(workArgs{ID: c.id, Steps: 10, MS: 2_000}))(t)
-	_, said := g.modern(g.one, g.token("ada", "/mcp"), "tools/call", fmt.Sprintf(`"name":"look","arguments":%s,%s`, arguments, tasksMeta))
+	q := request{tool: "look", args: workArgs{ID: c.id, Steps: 10, MS: 2_000}}
+	said := g.modern(g.one, g.token("ada", "/mcp"), "tools/call", q.params()+","+tasksMeta)
 	if c.task = said.Result.TaskID; c.task == "" {
 		t.Fatalf("no task: %s", said.text)
 	}
@@ -152,29 +150,11 @@ func (g *guardedNodes) intrude(n *program, calls map[string]begunCall) {
 	t := g.t
 	t.Helper()
 	h := calls["HTTP"]
-	last := maps.Clone(h.header)
-	last["Last-Event-Id"] = h.cursor
-	tries := []struct {
-		what, method, query, body string
-		header                    map[string]string
-	}{
-		{"her cursor", http.MethodGet, "", "", last},
-		{"her session", http.MethodGet, "", "", h.header},
-		{"her stream", http.MethodGet, h.stream, "", nil},
-		{"her session, with a call", http.MethodPost, "", looks(h.id), h.header},
-		{"her session, to end it", http.MethodDelete, "", "", h.header},
-	}
-	for _, c := range tries {
-		r := g.send(c.method, n.URL+c.query, g.token("bob", "/mcp"), c.body, c.header)
-		if r.Status != http.StatusNotFound || strings.Contains(r.Body, h.id) {
-			t.Errorf("another's token, %s: %d %s", c.what, r.Status, r.Body)
-		}
-		g.challenges("an expired token, "+c.what, g.send(c.method, n.URL+c.query, g.expired("/mcp"), c.body, c.header), "/mcp", `error="invalid_token"`)
-	}
-	if _, r := g.dial(n, g.token("bob", "/mcp"), h.header); r.Status != http.StatusNotFound {
+	g.hidden(n, h, h.id, attempt{"her session, with a call", http.MethodPost, "", looks(h.id), h.header})
+	if _, r := g.dial(n, g.token("bob", "/mcp"), h.header...); r.Status != http.StatusNotFound {
 		t.Errorf("another's token, her session over a WebSocket: %d", r.Status)
 	}
-	_, r := g.dial(n, g.expired("/mcp"), h.header)
+	_, r := g.dial(n, g.expired("/mcp"), h.header...)
 	g.challenges("an expired token, her session over a WebSocket", r, "/mcp", `error="invalid_token"`)
 	ws := g.resuming(n, "bob")
 	ws.Say(g.t, resumption(calls["WebSocket"].token))
@@ -184,9 +164,8 @@ func (g *guardedNodes) intrude(n *program, calls map[string]begunCall) {
 	_ = ws.CloseNow()
 	task := calls["2026-07-28"].task
 	for _, method := range []string{"tasks/get", "tasks/cancel"} {
-		try := func(id string) modernSaid {
-			_, said := g.modern(n, g.token("bob", "/mcp"), method, fmt.Sprintf(`"taskId":%q,%s`, id, tasksMeta))
-			return said
+		try := func(id string) answer {
+			return g.modern(n, g.token("bob", "/mcp"), method, fmt.Sprintf(`"taskId":%q,%s`, id, tasksMeta))
 		}
 		hers, none := try(task), try(task+"x")
 		if hers.Error == nil || hers.text != strings.ReplaceAll(none.text, task+"x", task) {
@@ -206,10 +185,10 @@ func (g *guardedNodes) processes(seen map[string]string, nodes ...*program) {
 	for _, n := range nodes {
 		for _, who := range []string{"ada", "bob"} {
 			token := func() string { return g.token(who, "/mcp") }
-			in := map[string]string{"Mcp-Session-Id": g.send(http.MethodPost, n.URL, token(), begins, nil).Header.Get("Mcp-Session-Id")}
+			session := g.send(http.MethodPost, n.URL, token(), begins).Session()
 			var reached []string
 			for _, text := range []string{
-				g.send(http.MethodPost, n.URL, token(), call, in).Body,
+				g.send(http.MethodPost, n.URL, token(), call, "Mcp-Session-Id", session).Body,
 				g.sendModern(n, token(), "tools/call", `"name":"process","arguments":{},`+inputMeta).Body,
 				g.sendModern(n, token(), "tools/call", `"name":"process","arguments":{},`+inputMeta).Body,
 			} {

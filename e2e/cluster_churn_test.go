@@ -30,14 +30,10 @@ func TestClusterChurn(t *testing.T) {
 		f.churn(60) // so that pools and caches are filled
 		before := f.settled()
 		busy := request{tool: "work", args: workArgs{ID: callID(t, "busy"), Steps: 3, MS: int((2*ttl + time.Second).Milliseconds())}}
-		told := make(chan *callRecord, 1)
-		r := f.client(f.balanced, f.balanced)
-		go func() { told <- r.call(bounded(t, time.Minute), busy) }()
+		told := start(bounded(t, time.Minute), f.client(f.balanced, f.balanced), busy)
 		f.churn(*churned)
 		most := e.records(t)
-		if s := <-told; s.check(busy) != nil || s.unknown() {
-			t.Errorf("who was busy: %v, received %q", s.check(busy), s.received)
-		}
+		(<-told).want(t, busy, false)
 		mcptest.Eventually(t, "the sessions' records are gone", time.Minute, func() bool { return e.records(t) == 0 })
 		if t.Logf("%d records in the engine at most", most); most == 0 {
 			t.Error("nothing was ever on record")
@@ -75,9 +71,7 @@ func (f *fleet) churn(sessions int) {
 				return
 			}
 			q := request{tool: []string{"work", "look"}[i%2], args: workArgs{ID: callID(f.t, sessions, i)}}
-			if s := r.call(ctx, q); s.check(q) != nil || s.unknown() {
-				f.t.Errorf("%v, received %q", s.check(q), s.received)
-			}
+			r.call(ctx, q).want(f.t, q, false)
 		})
 	}
 	all.Wait()

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -83,19 +82,12 @@ func init() {
 	for name, text := range replaced {
 		name = mcptest.Must(filepath.Abs(name))(t)
 		to := filepath.Join(c.dir, fmt.Sprint(len(overlay))+".go")
-		if err := os.WriteFile(to, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, os.WriteFile(to, []byte(text), 0o600))
 		overlay[name] = to
 	}
-	text, err := json.Marshal(map[string]any{"Replace": overlay})
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := mcptest.Must(json.Marshal(map[string]any{"Replace": overlay}))(t)
 	list := filepath.Join(c.dir, "overlay.json")
-	if err := os.WriteFile(list, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.WriteFile(list, text, 0o600))
 	if out, err := exec.Command("go", "build", "-overlay", list, "-o", c.binary, "holdfast/cmd/holdfast").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
@@ -137,19 +129,15 @@ func TestClusterClocks(t *testing.T) {
 		for _, n := range f.nodes {
 			r := f.client(fixed(n.url()), fixed(n.url()))
 			q := request{tool: "work", args: workArgs{ID: callID(t, n.name), Steps: 3, MS: 30}}
-			s := r.call(ctx, q)
-			if s.check(q) != nil || !s.over() {
-				t.Fatalf("at %s: %v, received %q", n.name, s.check(q), s.received)
-			}
-			idle[n.name], done[n.name] = r, s
+			idle[n.name], done[n.name] = r, r.call(ctx, q)
+			done[n.name].want(t, q, false)
 		}
 		sum := &score{}
 		calling := f.calling(f.callers(9), sum)
 		long := f.client(fixed(a.url()), fixed(a.url()))
 		q := request{tool: "work", args: workArgs{ID: callID(t, "long"), Steps: 60, MS: 30_000}}
-		told := make(chan *callRecord, 1)
-		go func() { told <- long.call(ctx, q) }()
-		mcptest.Eventually(t, "the call runs", 10*time.Second, func() bool { return f.runs(q.args.ID) == 1 })
+		told := start(ctx, long, q)
+		f.running(q)
 		for _, ahead := range []time.Duration{time.Hour, -time.Hour, 24 * time.Hour} {
 			began := sum.total()
 			clocks.set(t, mine("A"), ahead)
@@ -161,9 +149,7 @@ func TestClusterClocks(t *testing.T) {
 				}
 			}
 		}
-		if s := <-told; s.check(q) != nil || !s.over() || s.unknown() {
-			t.Errorf("the long call: %v, received %q", s.check(q), s.received)
-		}
+		(<-told).want(t, q, false)
 		calling.end()
 		sum.report(t, 0)
 		if sum.unknown+sum.unsure > 0 {
@@ -176,20 +162,16 @@ func TestClusterClocks(t *testing.T) {
 			if owner == "A" {
 				r.at = fixed(at.url())
 			}
-			again := &callRecord{ids: make(map[string]bool), lastID: done[owner].first}
-			if r.stay(ctx, again, 1, request{tool: "work"}); again.err != nil || !strings.HasPrefix(again.last(), "result ") {
+			if again := r.ask(ctx, 1, request{tool: "work"}, done[owner].first); again.err != nil || !strings.HasPrefix(again.last(), "result ") {
 				t.Errorf("what a session of %s has received, at %s: %v, %q", owner, at.name, again.err, again.received)
 			}
 			q := request{tool: "work", args: workArgs{ID: callID(t, "after", owner), Steps: 3, MS: 30}}
-			if s := r.call(ctx, q); s.check(q) != nil || s.unknown() || !s.over() {
-				t.Errorf("a session that began at %s: %v, received %q", owner, s.check(q), s.received)
-			}
+			r.call(ctx, q).want(t, q, false)
 		}
 		b.kill()
-		again := &callRecord{ids: make(map[string]bool), lastID: done["B"].first}
 		r := idle["B"]
 		r.at = fixed(c.url())
-		if r.stay(ctx, again, 1, request{tool: "work"}); again.err != nil || !strings.HasPrefix(again.last(), "result ") {
+		if again := r.ask(ctx, 1, request{tool: "work"}, done["B"].first); again.err != nil || !strings.HasPrefix(again.last(), "result ") {
 			t.Errorf("what a session of B has received, at C: %v, %q", again.err, again.received)
 		}
 	})
@@ -210,14 +192,11 @@ func TestFileClock(t *testing.T) {
 				{tool: "work", args: workArgs{ID: callID(t, "work"), Steps: 50, MS: 5_000}},
 				{tool: "look", args: workArgs{ID: callID(t, "look"), Steps: 50, MS: 10_000}},
 			}
-			records := make([]*callRecord, len(requests))
-			var all sync.WaitGroup
+			told := make([]<-chan *callRecord, len(requests))
 			for i, q := range requests {
-				all.Go(func() { records[i] = busy.call(ctx, q) })
+				told[i] = start(ctx, busy, q)
 			}
-			for _, q := range requests {
-				mcptest.Eventually(t, "the calls run", 10*time.Second, func() bool { return f.runs(q.args.ID) == 1 })
-			}
+			f.running(requests...)
 			time.Sleep(time.Second)
 			clocks.set(t, name, jump)
 			// The engine looks for expired entries now and then. After that the process is
@@ -225,18 +204,13 @@ func TestFileClock(t *testing.T) {
 			time.Sleep(6 * time.Second)
 			n.kill()
 			mcptest.Check(t, n.start(n.address()))
-			all.Wait()
 			for i, q := range requests {
-				if s := records[i]; s.check(q) != nil || !s.over() || s.unknown() {
-					t.Errorf("%s: %v, received %q", q.tool, s.check(q), tail(s.received))
-				}
+				(<-told[i]).want(t, q, false)
 			}
 			f.wantRuns(requests[0].args.ID, 1, 1)
 			f.wantRuns(requests[1].args.ID, 2, 2)
 			q := request{tool: "work", args: workArgs{ID: callID(t, "idle"), Steps: 2, MS: 20}}
-			if s := idle.call(ctx, q); s.check(q) != nil || s.unknown() || !s.over() {
-				t.Errorf("who was idle: %v, received %q", s.check(q), s.received)
-			}
+			idle.call(ctx, q).want(t, q, false)
 		})
 	}
 }

@@ -83,16 +83,10 @@ func TestClusterDeploy(t *testing.T) {
 
 // listen keeps a standalone stream open, as an idle client does.
 func (f *fleet) listen(ctx context.Context, r *specClient, again *atomic.Int64) {
-	s := &callRecord{ids: make(map[string]bool), retry: 100 * time.Millisecond}
+	s := newRecord()
 	for ctx.Err() == nil {
-		header := map[string]string{}
-		if s.lastID != "" {
-			header["Last-Event-ID"] = s.lastID
-		}
-		resp, err := r.send(ctx, "GET", header, "")
-		if err == nil {
-			_ = r.take(s, 0, resp) // a lost connection is no error of a stream
-			resp.Body.Close()
+		if resp, err := r.now().Send(ctx, "GET", "", "Last-Event-ID", s.lastID); err == nil {
+			_ = s.take(0, resp) // a lost connection is no error of a stream
 			if s.err != nil {
 				f.t.Errorf("who listens: %v", s.err)
 				return

@@ -1,10 +1,7 @@
 package e2e
 
 import (
-	"context"
 	"flag"
-	"io"
-	"math/rand/v2"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -29,16 +26,8 @@ var (
 // sessions returns how many sessions of clients a node has, by its metrics.
 func (n *node) sessions() (sum int) {
 	n.t.Helper()
-	said, err := mcptest.Exchange(context.Background(), http.MethodGet, "http://"+n.now().admin+"/metrics", "")
-	if err != nil {
-		n.t.Error(err)
-	}
-	for _, m := range sessionsFigure.FindAllStringSubmatch(said.Body, -1) {
-		count, err := strconv.Atoi(m[1])
-		if err != nil {
-			n.t.Error(err)
-		}
-		sum += count
+	for _, m := range sessionsFigure.FindAllStringSubmatch(figuresOf(n.t, n.now().admin), -1) {
+		sum += mcptest.Must(strconv.Atoi(m[1]))(n.t)
 	}
 	return sum
 }
@@ -56,9 +45,8 @@ func TestDoors(t *testing.T) {
 		doors, workers := f.nodes[:2], f.nodes[2:]
 		cut := f.client(fixed(doors[0].url()), prefer(doors...))
 		q := request{tool: "work", args: workArgs{ID: callID(t, "cut"), Steps: 10, MS: 1_500}}
-		told := make(chan *callRecord, 1)
-		go func() { told <- cut.call(bounded(t, time.Minute), q) }()
-		mcptest.Eventually(t, "the call runs", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
+		told := start(bounded(t, time.Minute), cut, q)
+		f.running(q)
 		for range 2 { // at least one of the sessions goes to the worker with less to do
 			f.client(fixed(doors[1].url()), nil)
 		}
@@ -74,8 +62,8 @@ func TestDoors(t *testing.T) {
 		}
 
 		q.args.ID = callID(t, "drained")
-		go func() { told <- cut.call(bounded(t, time.Minute), q) }()
-		mcptest.Eventually(t, "the call runs", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
+		told = start(bounded(t, time.Minute), cut, q)
+		f.running(q)
 		for _, w := range workers {
 			w.signal(syscall.SIGTERM) // one of them is idle
 		}
@@ -89,14 +77,8 @@ func TestDoors(t *testing.T) {
 		}
 		mcptest.Eventually(t, "the door says that there is no worker", time.Minute, func() bool {
 			stranger := &specClient{at: fixed(doors[1].url()), http: cut.http}
-			resp, err := stranger.send(bounded(t, time.Minute), "POST", nil, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`)
-			if err != nil {
-				t.Error(err)
-				return true
-			}
-			defer resp.Body.Close()
-			said, _ := io.ReadAll(resp.Body)
-			return resp.StatusCode == http.StatusServiceUnavailable && resp.Header.Get("Retry-After") != "" && strings.Contains(string(said), "no worker")
+			r := stranger.exchange(t, "POST", strangeInit)
+			return r.Status == http.StatusServiceUnavailable && r.Header.Get("Retry-After") != "" && strings.Contains(r.Body, "no worker")
 		})
 	})
 }
@@ -104,9 +86,7 @@ func TestDoors(t *testing.T) {
 // whole checks that a call ran once, and that its client received the answer and all messages before it.
 func (f *fleet) whole(q request, s *callRecord) {
 	f.t.Helper()
-	if err := s.check(q); err != nil || !s.over() || s.unknown() {
-		f.t.Errorf("%s: %v, received %q", q.args.ID, err, s.received)
-	}
+	s.want(f.t, q, false)
 	f.wantRuns(q.args.ID, 1, 1)
 }
 
@@ -121,13 +101,9 @@ func TestDoorsKilled(t *testing.T) {
 		f := newFleet(t, e, shape{nodes: doors + 2, doors: doors, library: true, flags: []string{"--drain", "2h"}, doorFlags: []string{"--drain", "2s"}})
 		sum := &score{}
 		c := f.calling(f.callers(*doorsClients), sum, tempo{call: *doorsCall, step: time.Second, unsafe: true})
-		kills := 0
-		for end := time.Now().Add(*doorsFor); time.Now().Before(end); kills++ {
-			time.Sleep(time.Second) // the time between kills
-			n := f.nodes[rand.IntN(doors)]
-			n.kill()
-			n.restart()
-		}
+		stop := f.killing(f.nodes[:doors], time.Second)
+		time.Sleep(*doorsFor)
+		kills := stop()
 		t.Logf("%d doors killed, %d calls so far", kills, sum.total())
 		for _, n := range f.nodes[:doors] {
 			if err := n.terminate(leaveBound + time.Minute); err != nil {

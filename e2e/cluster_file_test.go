@@ -2,9 +2,7 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -19,6 +17,7 @@ import (
 	"holdfast/engine"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
+	"holdfast/jsonrpc"
 )
 
 // fileEngine is an engine for one node: files in a directory.
@@ -37,25 +36,18 @@ func TestFile(t *testing.T) {
 	ctx := bounded(t, time.Minute)
 	idle, asks := f.client(at, at), f.client(at, at)
 	done := request{tool: "work", key: `"done"`, args: workArgs{ID: callID(t, "done"), Steps: 2, MS: 20}}
-	first := &callRecord{ids: make(map[string]bool)}
-	if asks.stay(ctx, first, 7, done); first.check(done) != nil || first.unknown() {
-		t.Fatalf("%v, received %q", first.check(done), first.received)
-	}
+	f.whole(done, asks.ask(ctx, 7, done, ""))
 
 	requests := []request{
 		{tool: "work", args: workArgs{ID: callID(t, "work"), Steps: 100, MS: 20_000}},
 		{tool: "look", args: workArgs{ID: callID(t, "look"), Steps: 10, MS: 5_000}},
 		{tool: "work", key: `"cut"`, args: workArgs{ID: callID(t, "cut"), Steps: 100, MS: 20_000}},
 	}
-	told := make([]chan *callRecord, len(requests))
+	told := make([]<-chan *callRecord, len(requests))
 	for i, q := range requests {
-		r := f.client(at, at)
-		told[i] = make(chan *callRecord, 1)
-		go func() { told[i] <- r.call(ctx, q) }()
+		told[i] = start(ctx, f.client(at, at), q)
 	}
-	for _, q := range requests {
-		mcptest.Eventually(t, "the calls run", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
-	}
+	f.running(requests...)
 	time.Sleep(300 * time.Millisecond) // so that the calls send some progress
 	killed := time.Now()
 	n.kill()
@@ -63,27 +55,18 @@ func TestFile(t *testing.T) {
 	t.Logf("it serves again after %v", time.Since(killed).Round(time.Millisecond))
 	for i, q := range requests {
 		s := <-told[i]
-		if err := s.check(q); err != nil || !s.over() || s.unknown() != (q.tool == "work") {
-			t.Errorf("%s: %v, received %q", q.tool, err, s.received)
-		}
+		s.want(t, q, q.tool == "work")
 		t.Logf("%s: ended after %v", q.tool, s.ended.Sub(killed).Round(time.Millisecond))
 	}
 	f.wantRuns(requests[0].args.ID, 1, 1)
 	f.wantRuns(requests[1].args.ID, 2, 2)
 	f.wantRuns(requests[2].args.ID, 1, 1)
-	again := &callRecord{ids: make(map[string]bool)}
-	if asks.stay(ctx, again, 7, done); again.check(done) != nil || again.unknown() {
-		t.Errorf("asked again: %v, received %q", again.check(done), again.received)
-	}
-	f.wantRuns(done.args.ID, 1, 1)
+	f.whole(done, asks.ask(ctx, 7, done, ""))
 	q := request{tool: "work", args: workArgs{ID: callID(t, "idle"), Steps: 2, MS: 20}}
-	if s := idle.call(ctx, q); s.check(q) != nil || s.unknown() {
-		t.Errorf("who was idle: %v, received %q", s.check(q), s.received)
-	}
-	f.wantRuns(q.args.ID, 1, 1)
+	f.whole(q, idle.call(ctx, q))
 	stranger := &specClient{at: at, session: strings.Repeat("x", len(idle.session)), http: idle.http}
-	if status, said := status(t, stranger, "GET", nil, ""); status != http.StatusNotFound {
-		t.Errorf("a session that never was: %d: %s", status, said)
+	if r := stranger.exchange(t, "GET", ""); r.Status != http.StatusNotFound {
+		t.Errorf("a session that never was: %d: %s", r.Status, r.Body)
 	}
 }
 
@@ -107,18 +90,15 @@ func TestFileTerminated(t *testing.T) {
 		{tool: "work", args: workArgs{ID: callID(t, "long"), Steps: 12, MS: 60_000}},
 		{tool: "look", args: workArgs{ID: callID(t, "ours"), Steps: 12, MS: 6_000}},
 	}
-	told := make([]chan *callRecord, len(requests))
+	told := make([]<-chan *callRecord, len(requests))
 	for i, q := range requests {
 		var c caller = ours
 		if i < 3 {
 			c = f.client(at, at)
 		}
-		told[i] = make(chan *callRecord, 1)
-		go func() { told[i] <- c.call(ctx, q) }()
+		told[i] = start(ctx, c, q)
 	}
-	for _, q := range requests {
-		mcptest.Eventually(t, "the calls run", 20*time.Second, func() bool { return f.runs(q.args.ID) == 1 })
-	}
+	f.running(requests...)
 	listening := mcptest.Must(idle.send(ctx, "GET", nil, ""))(t)
 	left := make(chan struct{})
 	go func() {
@@ -131,17 +111,12 @@ func TestFileTerminated(t *testing.T) {
 	began := time.Now()
 	mcptest.Eventually(t, "what is new is refused", 10*time.Second, func() bool {
 		q := request{tool: "look", args: workArgs{ID: callID(t, "idle")}}
-		resp, err := idle.send(ctx, "POST", nil, q.body(idle.ids.Add(1)))
-		if err != nil {
-			t.Fatal(err)
+		r := idle.exchange(t, "POST", q.body(idle.ids.Add(1)))
+		if r.Status != http.StatusOK && (r.Status != http.StatusServiceUnavailable || r.Header.Get("Retry-After") == "" ||
+			!strings.Contains(r.Body, "the server is shutting down: try again later")) {
+			t.Fatalf("refused with %d, Retry-After %q: %s", r.Status, r.Header.Get("Retry-After"), r.Body)
 		}
-		defer resp.Body.Close()
-		said, _ := io.ReadAll(resp.Body)
-		if resp.StatusCode != http.StatusOK && (resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" ||
-			!strings.Contains(string(said), "the server is shutting down: try again later")) {
-			t.Fatalf("refused with %s, Retry-After %q: %s", resp.Status, resp.Header.Get("Retry-After"), said)
-		}
-		return resp.StatusCode != http.StatusOK
+		return r.Status != http.StatusOK
 	})
 	select {
 	case <-left:
@@ -149,12 +124,9 @@ func TestFileTerminated(t *testing.T) {
 	default:
 	}
 	// A request for a list, which is answered from memory, is served.
-	if status, said := status(t, idle, "POST", nil, `{"jsonrpc":"2.0","id":"l","method":"tools/list"}`); status != http.StatusOK {
-		t.Errorf("a list while the node was ending: %d: %s", status, said)
-	}
+	idle.listTools(t)
 	late := request{tool: "work", args: workArgs{ID: callID(t, "late"), Steps: 2, MS: 20}}
-	lateTold := make(chan *callRecord, 1)
-	go func() { lateTold <- quiet.call(ctx, late) }()
+	lateTold := start(ctx, quiet, late)
 	refused := request{tool: "work", args: workArgs{ID: callID(t, "refused"), Steps: 0, MS: 20}}
 	if s := theirs.call(ctx, refused); s.err == nil {
 		t.Errorf("the official client was answered while its node was ending: %q", s.received)
@@ -173,23 +145,14 @@ func TestFileTerminated(t *testing.T) {
 	}
 	mcptest.Check(t, n.start(n.address()))
 	for i, q := range requests {
-		s := <-told[i]
-		if err := s.check(q); err != nil || !s.over() || s.unknown() != (i == 2) {
-			t.Errorf("%s: %v, received %q", q.args.ID, err, s.received)
-		}
+		(<-told[i]).want(t, q, i == 2)
 	}
 	f.wantRuns(requests[0].args.ID, 1, 1)
 	f.wantRuns(requests[1].args.ID, 2, 2)
 	f.wantRuns(requests[2].args.ID, 1, 1)
 	f.wantRuns(requests[3].args.ID, 2, 2)
-	if s := <-lateTold; s.check(late) != nil || !s.over() || s.unknown() {
-		t.Errorf("our client, of a call that it made while the node ended: %v, received %q", s.check(late), s.received)
-	}
-	f.wantRuns(late.args.ID, 1, 1)
-	if s := theirs.call(ctx, refused); s.check(refused) != nil || s.unknown() {
-		t.Errorf("the official client, after the restart: %v, received %q", s.check(refused), s.received)
-	}
-	f.wantRuns(refused.args.ID, 1, 1)
+	f.whole(late, <-lateTold) // our client made it while the node ended
+	f.whole(refused, theirs.call(ctx, refused))
 }
 
 // piped makes the test binary an MCP server on standard input and output that resumes
@@ -242,20 +205,9 @@ func TestPipeKilled(t *testing.T) {
 	}
 	for id, q := range requests {
 		p.Say("%s", q.body(int64(id)))
-		var m struct {
-			Params struct {
-				RequestID   int
-				ResumeToken string
-			}
-		}
-		if err := json.Unmarshal([]byte(p.Hear("resumePolicy")), &m); err != nil || m.Params.ResumeToken == "" {
-			t.Fatalf("no token: %v", err)
-		}
-		tokens[m.Params.RequestID] = m.Params.ResumeToken
+		tokens[id] = jsonrpc.String(jsonrpc.Field([]byte(p.Hear("resumePolicy", fmt.Sprintf(`"requestId":%d`, id))), "params", "resumeToken"))
 	}
-	for _, q := range requests {
-		mcptest.Eventually(t, "the calls run", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
-	}
+	f.running(requests[1], requests[2])
 	p.Kill()
 	p = newPipe(t, url, f.traces)
 	mcptest.Eventually(t, "what is safe runs again", time.Minute, func() bool { return f.runs(requests[2].args.ID) == 2 })

@@ -2,12 +2,14 @@ package e2e
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -172,6 +174,14 @@ func (f *fleet) wantRuns(id string, least, most int) {
 	}
 }
 
+// running waits until calls run, each for the first time.
+func (f *fleet) running(requests ...request) {
+	f.t.Helper()
+	for _, q := range requests {
+		mcptest.Eventually(f.t, "call "+q.args.ID+" runs", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
+	}
+}
+
 // A node is a member of a fleet. It is one process at a time, each after the end of the one before.
 type node struct {
 	t       *testing.T
@@ -255,25 +265,18 @@ func (n *node) end() {
 
 // ready returns the status of /readyz, or 0 without an answer.
 func (n *node) ready() int {
-	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := client.Get("http://" + n.now().admin + "/readyz")
-	if err != nil {
-		return 0
-	}
-	resp.Body.Close()
-	return resp.StatusCode
+	ctx, stop := context.WithTimeout(context.Background(), 2*time.Second)
+	defer stop()
+	r, _ := (&mcptest.Client{URL: "http://" + n.now().admin + "/readyz", HTTP: mcptest.Unpooled}).Exchange(ctx, http.MethodGet, "")
+	return r.Status
 }
 
 // callID returns an id for a call that no other call has.
 func callID(t *testing.T, parts ...any) string {
-	name := strings.Map(func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
-			return r
-		}
-		return '-'
-	}, t.Name())
-	return strings.ReplaceAll(name+"-"+fmt.Sprint(parts...), " ", "-")
+	return notInIDs.ReplaceAllString(t.Name()+"-"+fmt.Sprint(parts...), "-")
 }
+
+var notInIDs = regexp.MustCompile(`[^a-zA-Z0-9]`)
 
 // alive reports whether the node's process runs.
 func (n *node) alive() bool {

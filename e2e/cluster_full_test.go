@@ -27,13 +27,11 @@ const safeTool = `{"jsonrpc":"2.0","id":"light","method":"tools/call","params":{
 // refused checks that a new call and a new session are refused with a 503 that says "full", and that the call has not run.
 func (f *fleet) refused(r *specClient, q request) {
 	f.t.Helper()
-	began := time.Now()
-	status, said := status(f.t, r, "POST", nil, q.body(r.ids.Add(1)))
-	if status != http.StatusServiceUnavailable || !strings.Contains(said, "full") {
-		f.t.Errorf("a new call: %d after %v: %s", status, time.Since(began), said)
+	if said := r.exchange(f.t, "POST", q.body(r.ids.Add(1))); said.Status != http.StatusServiceUnavailable || !strings.Contains(said.Body, "full") {
+		f.t.Errorf("a new call: %d: %s", said.Status, said.Body)
 	}
 	f.wantRuns(q.args.ID, 0, 0)
-	r.session = ""
+	r = &specClient{at: r.at, http: r.http}
 	if err := r.initialize(bounded(f.t, 20*time.Second)); err == nil || !strings.Contains(err.Error(), "503") || !strings.Contains(err.Error(), "full") {
 		f.t.Errorf("a new session: %v", err)
 	}
@@ -56,25 +54,20 @@ func TestClusterFull(t *testing.T) {
 		js := e.jetstream(t)
 		running, other, after := f.client(f.balanced, f.balanced), f.client(f.balanced, f.balanced), f.client(f.balanced, f.balanced)
 		long := request{tool: "work", args: workArgs{ID: callID(t, "long"), Steps: 40, MS: 4_000}}
-		told := make(chan *callRecord, 1)
-		go func() { told <- running.call(ctx, long) }()
-		mcptest.Eventually(t, "the call runs", 20*time.Second, func() bool { return f.runs(long.args.ID) == 1 })
+		told := start(ctx, running, long)
+		f.running(long)
 
 		e.fill(t, js, e.prefix+".ev.filling", 256<<10, 12<<20+512<<10)
 		mcptest.Eventually(t, "new calls are refused", 20*time.Second, func() bool {
-			code, _ := status(t, other, "POST", nil, request{tool: "work", args: workArgs{ID: callID(t, "try")}}.body(other.ids.Add(1)))
-			return code == http.StatusServiceUnavailable
+			try := request{tool: "work", args: workArgs{ID: callID(t, "try")}}
+			return other.exchange(t, "POST", try.body(other.ids.Add(1))).Status == http.StatusServiceUnavailable
 		})
 		time.Sleep(2 * time.Second) // until all nodes know that the engine is full
-		at := other.session
 		f.refused(other, request{tool: "work", args: workArgs{ID: callID(t, "refused"), Steps: 1, MS: 10}})
-		other.session = at
-		if code, said := status(t, other, "POST", nil, safeTool); code != http.StatusOK {
-			t.Errorf("a light call: %d: %s", code, said)
+		if r := other.exchange(t, "POST", safeTool); r.Status != http.StatusOK {
+			t.Errorf("a light call: %d: %s", r.Status, r.Body)
 		}
-		if s := <-told; s.check(long) != nil || !s.over() || s.unknown() {
-			t.Errorf("what ran: %v, received %q", s.check(long), tail(s.received))
-		}
+		(<-told).want(t, long, false)
 
 		e.empty(t, js, "filling")
 		mcptest.Eventually(t, "there is room again", 20*time.Second, func() bool {
@@ -83,8 +76,8 @@ func TestClusterFull(t *testing.T) {
 			return s.check(q) == nil && s.over() && !s.unknown()
 		})
 		long = request{tool: "work", args: workArgs{ID: callID(t, "longer"), Steps: 600, MS: 60_000}} // it would run for a minute
-		go func() { told <- running.call(ctx, long) }()
-		mcptest.Eventually(t, "the call runs", 20*time.Second, func() bool { return f.runs(long.args.ID) == 1 })
+		told = start(ctx, running, long)
+		f.running(long)
 		for size := 256 << 10; size > 0; size /= 8 {
 			e.fill(t, js, e.prefix+".ev.filling", size, 64<<20)
 		}
@@ -181,9 +174,8 @@ func TestFileDiskFull(t *testing.T) {
 	client := func() *specClient { return f.client(fixed(n.url()), fixed(n.url())) }
 	running, other, short := client(), client(), client()
 	long := request{tool: "work", args: workArgs{ID: callID(t, "long"), Steps: 600, MS: 60_000}}
-	told := make(chan *callRecord, 1)
-	go func() { told <- running.call(ctx, long) }()
-	mcptest.Eventually(t, "the call runs", 20*time.Second, func() bool { return f.runs(long.args.ID) == 1 })
+	told := start(ctx, running, long)
+	f.running(long)
 	ballast := filepath.Join(dir, "ballast")
 	fill := func(least int64) {
 		out := mcptest.Must(os.OpenFile(ballast, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600))(t)
@@ -203,9 +195,7 @@ func TestFileDiskFull(t *testing.T) {
 	}
 	fill(20 << 20)
 	time.Sleep(3 * time.Second) // the node looks at the disk every second
-	at := other.session
 	f.refused(other, request{tool: "work", args: workArgs{ID: callID(t, "refused"), Steps: 1, MS: 10}})
-	other.session = at
 	if s := short.call(ctx, request{tool: "look", args: workArgs{ID: callID(t, "light"), Steps: 0, MS: 1}}); !s.over() || s.unknown() {
 		t.Errorf("a light call: %v, received %q", s.err, s.received)
 	}
@@ -218,9 +208,7 @@ func TestFileDiskFull(t *testing.T) {
 	filled := time.Now()
 	s := <-told
 	t.Logf("what ran was told after %v: %q, %v", time.Since(filled).Round(time.Millisecond), s.last(), s.err)
-	if s.check(long) != nil || !s.unknown() {
-		t.Errorf("what ran: %v, received %q", s.check(long), tail(s.received))
-	}
+	s.want(t, long, true)
 	mcptest.Eventually(t, "it is not ready", 20*time.Second, func() bool { return n.ready() == http.StatusServiceUnavailable })
 	mcptest.Check(t, os.Remove(ballast))
 	works := func() bool {

@@ -2,9 +2,9 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,43 +21,19 @@ type impatient struct {
 	patience time.Duration // 0: no limit but the test's
 }
 
-// handedOff is the answer to a call that was handed off, or to holdfast_wait.
-type handedOff struct {
-	Result struct {
-		Content []struct{ Text string }
-		IsError bool
-		Meta    struct {
-			Call struct {
-				Handle, Status string
-				Error          struct{ Code int }
-			} `json:"holdfast/handoff"`
-		} `json:"_meta"`
-	}
-}
-
+// A node is killed after calls were handed off there. The other nodes return the results of these calls.
 // at makes a request at a node.
-func (h *impatient) at(ctx context.Context, url, method, params string) (is handedOff, err error) {
+func (h *impatient) at(ctx context.Context, url, method, params string) (answer, error) {
 	if h.patience > 0 {
 		var stop context.CancelFunc
 		ctx, stop = context.WithTimeout(ctx, h.patience)
 		defer stop()
 	}
-	h.URL = url
-	r, err := h.Ask(ctx, method, params, &is)
-	if err == nil && r.Status >= 300 {
-		err = fmt.Errorf("%s: %d %s", method, r.Status, r.Body)
-	}
-	return is, err
+	return settled(ask(ctx, &h.Client, url, method, params))
 }
 
 // begin begins a session at a node.
-func (h *impatient) begin(t *testing.T, ctx context.Context, url string) {
-	t.Helper()
-	mcptest.Check(t, h.open(ctx, url))
-}
-
-// open is begin that returns an error.
-func (h *impatient) open(ctx context.Context, url string) error {
+func (h *impatient) begin(ctx context.Context, url string) error {
 	_, err := h.at(ctx, url, "initialize", `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"impatient","version":"1"}}`)
 	if err == nil {
 		_, err = h.at(ctx, url, "notifications/initialized", "")
@@ -70,39 +46,22 @@ func (h *impatient) open(ctx context.Context, url string) error {
 
 // call makes a call that is handed off, and returns the handle.
 func (h *impatient) call(ctx context.Context, url string, q request) (handle string, err error) {
-	arguments, err := json.Marshal(q.args)
-	if err != nil {
-		return "", err
-	}
-	is, err := h.at(ctx, url, "tools/call", fmt.Sprintf(`{"name":%q,"arguments":%s}`, q.tool, arguments))
+	is, err := h.at(ctx, url, "tools/call", "{"+q.params()+"}")
 	if err == nil && is.Result.Meta.Call.Status != "working" {
-		err = fmt.Errorf("not handed off: %+v", is)
+		err = fmt.Errorf("not handed off: %s", is.text)
 	}
 	return is.Result.Meta.Call.Handle, err
 }
 
-// wait asks for the result until the call has ended.
-func (h *impatient) wait(ctx context.Context, url, handle string) (is handedOff, err error) {
-	return h.waitAt(ctx, func() string { return url }, fmt.Sprintf(`{"handle":%q}`, handle))
+// wait asks for the result until the call has ended. more are further arguments of holdfast_wait. Each request goes to a URL of its own.
+func (h *impatient) wait(ctx context.Context, url func() string, handle, more string) (answer, error) {
+	return poll(ctx, func() (answer, error) {
+		return h.at(ctx, url(), "tools/call", fmt.Sprintf(`{"name":"holdfast_wait","arguments":{"handle":%q%s}}`, handle, more))
+	}, func(is answer) bool {
+		return slices.Contains([]string{"completed", "failed", "cancelled", "unknown"}, is.Result.Meta.Call.Status)
+	})
 }
 
-// waitAt is wait with the arguments of holdfast_wait, and with a URL that is chosen anew for each request.
-func (h *impatient) waitAt(ctx context.Context, url func() string, arguments string) (is handedOff, err error) {
-	for {
-		is, err = h.at(ctx, url(), "tools/call", fmt.Sprintf(`{"name":"holdfast_wait","arguments":%s}`, arguments))
-		switch is.Result.Meta.Call.Status {
-		case "completed", "failed", "cancelled", "unknown":
-			return is, err
-		}
-		select {
-		case <-ctx.Done():
-			return is, fmt.Errorf("%w, at last %+v: %w", ctx.Err(), is, err)
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
-}
-
-// A node is killed after calls were handed off there. The other nodes return the results of these calls.
 func TestClusterHandOff(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
@@ -110,27 +69,26 @@ func TestClusterHandOff(t *testing.T) {
 		ctx := bounded(t, 2*time.Minute)
 		owner, other := f.nodes[0], f.nodes[1]
 		var host, second impatient
-		host.begin(t, ctx, owner.url())
-		second.begin(t, ctx, other.url())
+		mcptest.Check(t, host.begin(ctx, owner.url()))
+		mcptest.Check(t, second.begin(ctx, other.url()))
 		begin := func(tool, id string, ms int) (string, request) {
 			q := request{tool: tool, args: workArgs{ID: callID(t, id), Steps: 10, MS: ms}}
-			handle := mcptest.Must(host.call(ctx, owner.url(), q))(t)
-			return handle, q
+			return mcptest.Must(host.call(ctx, owner.url(), q))(t), q
 		}
 		done, doneQ := begin("work", "done", 2_000)
 		lost, lostQ := begin("work", "lost", 60_000)
 		safe, safeQ := begin("look", "safe", 3_000)
-		if is, err := second.wait(ctx, other.url(), done); err != nil || is.Result.Meta.Call.Status != "completed" {
+		if is, err := second.wait(ctx, other.url, done, ""); err != nil || is.Result.Meta.Call.Status != "completed" {
 			t.Errorf("before: %v, %+v", err, is)
 		}
 		owner.kill()
-		if is, err := second.wait(ctx, other.url(), done); err != nil || len(is.Result.Content) == 0 || !strings.Contains(is.Result.Content[0].Text, doneQ.args.ID) {
+		if is, err := second.wait(ctx, other.url, done, ""); err != nil || len(is.Result.Content) == 0 || !strings.Contains(is.Result.Content[0].Text, doneQ.args.ID) {
 			t.Errorf("that had ended: %v, %+v", err, is)
 		}
-		if is, err := second.wait(ctx, other.url(), lost); err != nil || is.Result.Meta.Call.Status != "failed" || is.Result.Meta.Call.Error.Code != -32010 {
+		if is, err := second.wait(ctx, other.url, lost, ""); err != nil || is.Result.Meta.Call.Status != "failed" || is.Result.Meta.Call.Error.Code != -32010 {
 			t.Errorf("that may not run again: %v, %+v", err, is)
 		}
-		if is, err := host.wait(ctx, f.nodes[2].url(), safe); err != nil || is.Result.Meta.Call.Status != "completed" || !strings.Contains(is.Result.Content[0].Text, safeQ.args.ID) {
+		if is, err := host.wait(ctx, f.nodes[2].url, safe, ""); err != nil || is.Result.Meta.Call.Status != "completed" || !strings.Contains(is.Result.Content[0].Text, safeQ.args.ID) {
 			t.Errorf("that may run again: %v, %+v", err, is)
 		}
 		f.wantRuns(doneQ.args.ID, 1, 1)
@@ -148,7 +106,7 @@ func TestClusterHandOffKills(t *testing.T) {
 		ctx := bounded(t, 4*time.Minute)
 		const calls, hosts = 120, 30
 		var handles, completed, unknown, refused atomic.Int64
-		stop := f.killEach(1500 * time.Millisecond)
+		stop := f.killing(f.nodes, 1500*time.Millisecond)
 		one := func(host, other *impatient, i int) {
 			q := request{tool: "work", args: workArgs{ID: callID(t, i), Steps: 4, MS: 600 + rand.N(1800)}}
 			at := rand.N(len(f.nodes))
@@ -160,7 +118,7 @@ func TestClusterHandOffKills(t *testing.T) {
 			}
 			handles.Add(1)
 			elsewhere := func() string { return f.nodes[(at+1+rand.N(len(f.nodes)-1))%len(f.nodes)].url() }
-			is, err := other.waitAt(ctx, elsewhere, fmt.Sprintf(`{"handle":%q,"seconds":0.2}`, handle))
+			is, err := other.wait(ctx, elsewhere, handle, `,"seconds":0.2`)
 			call, least := is.Result.Meta.Call, 0
 			switch {
 			case err != nil:
@@ -182,7 +140,7 @@ func TestClusterHandOffKills(t *testing.T) {
 				var host, second impatient // each with its own session
 				for _, h := range []*impatient{&host, &second} {
 					h.patience = 20 * time.Second
-					for h.open(ctx, f.nodes[rand.N(len(f.nodes))].url()) != nil && ctx.Err() == nil {
+					for h.begin(ctx, f.nodes[rand.N(len(f.nodes))].url()) != nil && ctx.Err() == nil {
 						time.Sleep(50 * time.Millisecond)
 					}
 				}
@@ -209,12 +167,12 @@ func TestHandOffImpatient(t *testing.T) {
 	ctx := bounded(t, time.Minute)
 	p := serve(t, "--demo", "--handoff-after", "3s")
 	host := impatient{patience: 6 * time.Second}
-	host.begin(t, ctx, p.URL)
+	mcptest.Check(t, host.begin(ctx, p.URL))
 	is, err := host.at(ctx, p.URL, "tools/call", `{"name":"count","arguments":{"to":1,"delay_ms":9000}}`)
 	if err != nil || is.Result.Meta.Call.Status != "working" {
 		t.Fatalf("%v, %+v", err, is)
 	}
-	if is, err = host.wait(ctx, p.URL, is.Result.Meta.Call.Handle); err != nil || len(is.Result.Content) != 1 || is.Result.Content[0].Text != "1" {
+	if is, err = host.wait(ctx, fixed(p.URL), is.Result.Meta.Call.Handle, ""); err != nil || len(is.Result.Content) != 1 || is.Result.Content[0].Text != "1" {
 		t.Errorf("%v, %+v", err, is)
 	}
 }

@@ -61,8 +61,7 @@ func connectAndCall(t *testing.T, at *node, sdk int, q toolCall) error {
 		return nil
 	}
 	ctx := bounded(t, time.Minute)
-	c := mcp.NewClient(&mcp.Implementation{Name: "c", Version: "1"}, nil)
-	s, err := c.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: at.url()}, nil)
+	s, err := connectOfficial(ctx, &mcp.StreamableClientTransport{Endpoint: at.url()}, "", nil)
 	if err != nil {
 		return err
 	}

@@ -8,82 +8,51 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
-// An inputReply is the answer to a request for a tool that asks its client.
-type inputReply struct {
-	Status int
-	Result struct {
-		ResultType    string
-		RequestState  string
-		InputRequests map[string]json.RawMessage
-		Content       []struct{ Text string }
-		TaskID        string
-	}
-	Error *replyError
-}
-
-type replyError struct {
-	Code    int
-	Message string
-	Data    struct{ RequiredCapabilities json.RawMessage }
-}
-
-func (e *replyError) String() string { return fmt.Sprint(e.Code, " ", e.Message) }
-
+// TestClusterInput has calls wait for their clients' input, and continues them at other nodes,
+// also after their own node was killed: a call continues, its client is asked again, or its
+// outcome is unknown. A tool that is not retry-safe does not run twice.
 // An inputCall is a user's request of revision 2026-07-28, for a tool that asks its client.
 type inputCall struct {
 	user, tool, id string
 	tasks          bool
 }
 
-// at makes the request at a node, or continues it: with its state, and an answer for each
-// question in asked, from the reply before.
-func (c inputCall) at(ctx context.Context, url, state string, asked map[string]json.RawMessage) (r inputReply, err error) {
-	params := fmt.Sprintf(`"name":%q,"arguments":{"id":%q,"steps":0,"ms":0}`, c.tool, c.id)
-	if state != "" {
+// at makes the request at a node, or continues it, with the state and an answer for each question of the reply before.
+func (c inputCall) at(ctx context.Context, url string, asked answer) (answer, error) {
+	params := request{tool: c.tool, args: workArgs{ID: c.id}}.params()
+	if asked.Result.RequestState != "" {
 		answers := make(map[string]any)
-		for key := range asked {
+		for key := range asked.Result.InputRequests {
 			answers[key] = map[string]any{"action": "accept", "content": map[string]any{"name": "Ada"}}
 		}
 		text, _ := json.Marshal(answers)
-		params += fmt.Sprintf(`,"requestState":%q,"inputResponses":%s`, state, text)
+		params += fmt.Sprintf(`,"requestState":%q,"inputResponses":%s`, asked.Result.RequestState, text)
 	}
 	return c.post(ctx, url, "tools/call", params)
 }
 
 // post makes another request of the same client.
-func (c inputCall) post(ctx context.Context, url, method, params string) (r inputReply, err error) {
-	extensions := ""
+func (c inputCall) post(ctx context.Context, url, method, params string) (answer, error) {
+	capabilities := `{"elicitation":{}}`
 	if c.tasks {
-		extensions = `,"extensions":{"io.modelcontextprotocol/tasks":{}}`
+		capabilities = `{"elicitation":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}`
 	}
-	params = fmt.Sprintf(`{%s,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{}%s}}}`, params, extensions)
-	return askModern(ctx, url, method, params, "User", c.user)
-}
-
-// askModern makes a request of revision 2026-07-28, with more header fields.
-func askModern(ctx context.Context, url, method, params string, header ...string) (r inputReply, err error) {
-	a, err := (&mcptest.Client{URL: url, Header: header}).Ask(ctx, method, params, &r)
-	r.Status = a.Status
-	return r, err
+	return askModern(ctx, url, method, "{"+params+","+meta(capabilities)+"}", "User", c.user)
 }
 
 // asks begins the call at a node, and checks that the reply has questions.
-func (c inputCall) asks(ctx context.Context, t *testing.T, n *node) inputReply {
+func (c inputCall) asks(ctx context.Context, t *testing.T, n *node) answer {
 	t.Helper()
-	r, err := c.at(ctx, n.url(), "", nil)
+	r, err := c.at(ctx, n.url(), answer{})
 	if err != nil || r.Result.ResultType != "input_required" || len(r.Result.InputRequests) == 0 || r.Result.RequestState == "" {
-		t.Fatalf("%s does not ask: %v, %+v", c.tool, err, r)
+		t.Fatalf("%s does not ask: %v, %s", c.tool, err, r.text)
 	}
 	return r
 }
 
-// TestClusterInput has calls wait for their clients' input, and continues them at other nodes,
-// also after their own node was killed: a call continues, its client is asked again, or its
-// outcome is unknown. A tool that is not retry-safe does not run twice.
 func TestClusterInput(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
@@ -94,25 +63,25 @@ func TestClusterInput(t *testing.T) {
 
 		goes := call("ask", "goes")
 		asked := goes.asks(ctx, t, owner)
-		if r, err := goes.at(ctx, other.url(), asked.Result.RequestState, asked.Result.InputRequests); err != nil || r.Result.ResultType != "complete" || r.Result.Content[0].Text != "Ada" {
-			t.Errorf("at another node: %v, %+v", err, r)
+		if r, err := goes.at(ctx, other.url(), asked); err != nil || r.Result.ResultType != "complete" || r.Result.Content[0].Text != "Ada" {
+			t.Errorf("at another node: %v, %s", err, r.text)
 		}
 		f.wantRuns(goes.id, 1, 1)
 
 		lost, safe := call("ask", "lost"), call("inquire", "safe")
 		lostAsked, safeAsked := lost.asks(ctx, t, owner), safe.asks(ctx, t, owner)
 		owner.kill()
-		r, err := lost.at(ctx, other.url(), lostAsked.Result.RequestState, lostAsked.Result.InputRequests)
+		r, err := lost.at(ctx, other.url(), lostAsked)
 		if err != nil || r.Error == nil || r.Error.Code != -32010 {
-			t.Errorf("that may not run again: %v, %+v", err, r)
+			t.Errorf("that may not run again: %v, %s", err, r.text)
 		}
 		f.wantRuns(lost.id, 1, 1)
-		r, err = safe.at(ctx, f.nodes[2].url(), safeAsked.Result.RequestState, safeAsked.Result.InputRequests)
+		r, err = safe.at(ctx, f.nodes[2].url(), safeAsked)
 		for round := 0; err == nil && r.Result.ResultType == "input_required" && round < 3; round++ { // the client is asked again
-			r, err = safe.at(ctx, other.url(), r.Result.RequestState, r.Result.InputRequests)
+			r, err = safe.at(ctx, other.url(), r)
 		}
 		if err != nil || r.Result.ResultType != "complete" || r.Result.Content[0].Text != "Ada" {
-			t.Errorf("that may run again: %v, %+v", err, r)
+			t.Errorf("that may run again: %v, %s", err, r.text)
 		}
 		f.wantRuns(safe.id, 1, 2)
 	})
@@ -128,7 +97,7 @@ func TestClusterForged(t *testing.T) {
 		ctx := bounded(t, 2*time.Minute)
 		c := inputCall{user: "ada", tool: "ask", id: callID(t, "forged")}
 		asked := c.asks(ctx, t, f.nodes[0])
-		state, questions := asked.Result.RequestState, asked.Result.InputRequests
+		state := asked.Result.RequestState
 		foreign, other := c, c
 		foreign.user, other.id = "bob", callID(t, "other")
 		for _, n := range f.nodes {
@@ -146,9 +115,11 @@ func TestClusterForged(t *testing.T) {
 				"another session": {c, swapped(state, 12)},
 				"another time":    {c, swapped(state, len(state)-3)},
 			} {
-				r, err := forged.call.at(ctx, n.url(), forged.state, questions)
+				with := asked
+				with.Result.RequestState = forged.state
+				r, err := forged.call.at(ctx, n.url(), with)
 				if err != nil || r.Error == nil || r.Error.Code != -32602 || strings.Contains(r.Error.Message, c.id) {
-					t.Errorf("state of %s at node %s: %v, %+v", what, n.name, err, r)
+					t.Errorf("state of %s at node %s: %v, %s", what, n.name, err, r.text)
 				}
 			}
 		}
@@ -156,12 +127,12 @@ func TestClusterForged(t *testing.T) {
 		if n := f.runs(other.id); n != 0 {
 			t.Errorf("a request with a forged state has run %d times", n)
 		}
-		if r, err := c.at(ctx, f.nodes[1].url(), state, questions); err != nil || r.Result.ResultType != "complete" {
-			t.Errorf("after all that: %v, %+v", err, r)
+		if r, err := c.at(ctx, f.nodes[1].url(), asked); err != nil || r.Result.ResultType != "complete" {
+			t.Errorf("after all that: %v, %s", err, r.text)
 		}
 		for _, n := range f.nodes { // a state is valid once
-			if r, err := c.at(ctx, n.url(), state, questions); err != nil || r.Error == nil || r.Error.Code != -32602 {
-				t.Errorf("replayed at node %s: %v, %+v", n.name, err, r)
+			if r, err := c.at(ctx, n.url(), asked); err != nil || r.Error == nil || r.Error.Code != -32602 {
+				t.Errorf("replayed at node %s: %v, %s", n.name, err, r.text)
 			}
 		}
 		f.wantRuns(c.id, 1, 1)
@@ -185,13 +156,13 @@ func TestClusterForged(t *testing.T) {
 				} {
 					r, err := forged.call.post(ctx, n.url(), method, fmt.Sprintf(`"taskId":%q,"inputResponses":{}`, forged.id))
 					if err != nil || r.Error == nil || r.Error.Code != -32602 || strings.Contains(r.Error.Message, "bob") {
-						t.Errorf("%s of %s at node %s: %v, %+v", method, what, n.name, err, r)
+						t.Errorf("%s of %s at node %s: %v, %s", method, what, n.name, err, r.text)
 					}
 				}
 			}
 		}
 		if r, err := task.post(ctx, f.nodes[1].url(), "tasks/cancel", fmt.Sprintf(`"taskId":%q`, id)); err != nil || r.Error != nil {
-			t.Errorf("its own client's: %v, %+v", err, r)
+			t.Errorf("its own client's: %v, %s", err, r.text)
 		}
 		f.wantRuns(task.id, 1, 1)
 	})
@@ -208,8 +179,8 @@ func TestClusterInputExpired(t *testing.T) {
 		asked := c.asks(ctx, t, f.nodes[0])
 		time.Sleep(3 * time.Second) // the time is in seconds
 		for _, n := range f.nodes {
-			if r, err := c.at(ctx, n.url(), asked.Result.RequestState, asked.Result.InputRequests); err != nil || r.Error == nil || r.Error.Code != -32602 {
-				t.Errorf("at node %s: %v, %+v", n.name, err, r)
+			if r, err := c.at(ctx, n.url(), asked); err != nil || r.Error == nil || r.Error.Code != -32602 {
+				t.Errorf("at node %s: %v, %s", n.name, err, r.text)
 			}
 		}
 		f.wantRuns(c.id, 1, 1)

@@ -1,9 +1,6 @@
 package e2e
 
 import (
-	"cmp"
-	"context"
-	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -25,34 +22,42 @@ func TestClusterLimits(t *testing.T) {
 		const rate, burst = 20, 10
 		f := newFleet(t, e, shape{nodes: 2, flags: []string{"--rate", "20/s", "--rate-burst", "10"}})
 		ctx := bounded(t, time.Minute)
-		one, other := &limitedClient{t: t, from: "127.0.0.1"}, &limitedClient{t: t, from: "127.0.0.2"}
-		sessions := []string{one.begin(ctx, f.nodes[0]), one.begin(ctx, f.nodes[1])}
-		apart := other.begin(ctx, f.nodes[1])
+		begin := func(from *http.Client, n *node) *mcptest.Client {
+			c := &mcptest.Client{URL: n.url(), HTTP: from}
+			for err := c.Begin(ctx, mcptest.Initialize("2025-11-25", "{}")); err != nil; err = c.Begin(ctx, mcptest.Initialize("2025-11-25", "{}")) {
+				if !strings.Contains(err.Error(), "503") {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Second) // the machine is busy
+			}
+			return c
+		}
+		one := clientAt(t, "127.0.0.1")
+		sessions := []*mcptest.Client{begin(one, f.nodes[0]), begin(one, f.nodes[1])}
+		apart := begin(clientAt(t, "127.0.0.2"), f.nodes[1])
+		resumes := &mcptest.Client{URL: f.nodes[1].url(), Session: sessions[0].Session, HTTP: one}
 		// A call that runs on after its client has read the first event.
-		call := one.send(ctx, http.MethodPost, f.nodes[0], sessions[0], "", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"work","arguments":{"id":"resumed","steps":0,"ms":1000}}}`)
-		line := make([]byte, 200)
-		n := mcptest.Must(call.Body.Read(line))(t)
-		_, id, _ := strings.Cut(string(line[:n]), "id: ")
-		id, _, _ = strings.Cut(id, "\n")
-		call.Body.Close()
+		call := sessions[0].Stream(t, http.MethodPost, mcptest.Call(1, "work", `{"id":"resumed","steps":0,"ms":1000}`))
+		id := mcptest.Must(call.Next())(t).ID
+		call.Close()
 
+		list := mcptest.Request(2, "tools/list", "")
 		var began, refused atomic.Int64
 		var all sync.WaitGroup
 		start := time.Now()
-		for i, session := range sessions {
+		for _, session := range sessions {
 			all.Go(func() {
 				for time.Since(start) < 4*time.Second {
-					res := one.send(ctx, http.MethodPost, f.nodes[i], session, "", `{"jsonrpc":"2.0","id":2,"method":"tools/list"}`)
-					res.Body.Close()
-					after, _ := strconv.Atoi(res.Header.Get("Retry-After"))
+					r, err := session.Exchange(ctx, http.MethodPost, list)
+					after, _ := strconv.Atoi(r.Header.Get("Retry-After"))
 					switch {
-					case res.StatusCode == http.StatusOK:
+					case r.Status == http.StatusOK:
 						began.Add(1)
-					case res.StatusCode == http.StatusTooManyRequests && after >= 1:
+					case r.Status == http.StatusTooManyRequests && after >= 1:
 						refused.Add(1)
 						time.Sleep(5 * time.Millisecond)
 					default:
-						t.Errorf("%s, Retry-After %d", res.Status, after)
+						t.Errorf("%d, Retry-After %d, %v", r.Status, after, err)
 						return
 					}
 				}
@@ -60,12 +65,11 @@ func TestClusterLimits(t *testing.T) {
 		}
 		for range 5 {
 			time.Sleep(200 * time.Millisecond)
-			res := other.send(ctx, http.MethodPost, f.nodes[1], apart, "", `{"jsonrpc":"2.0","id":2,"method":"tools/list"}`)
-			res.Body.Close()
-			if res.StatusCode != http.StatusOK {
-				t.Errorf("another client: %s", res.Status)
+			if r := apart.Post(t, list); r.Status != http.StatusOK {
+				t.Errorf("another client: %d", r.Status)
 			}
-			res = one.send(ctx, http.MethodGet, f.nodes[1], sessions[0], id, "")
+			res, err := resumes.Send(ctx, http.MethodGet, "", "Last-Event-Id", id)
+			mcptest.Check(t, err)
 			res.Body.Close()
 			if res.StatusCode == http.StatusTooManyRequests {
 				t.Errorf("resumed: %s", res.Status)
@@ -81,44 +85,4 @@ func TestClusterLimits(t *testing.T) {
 			t.Errorf("%v calls began in %.1f s, want at most %.0f; %d were refused", calls, took, most, refused.Load())
 		}
 	})
-}
-
-// A limitedClient is a client with its own IP address.
-type limitedClient struct {
-	t    *testing.T
-	from string
-}
-
-// send makes a request to a node.
-func (c *limitedClient) send(ctx context.Context, method string, n *node, session, last, body string) *http.Response {
-	c.t.Helper()
-	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(c.from)}}
-	web := &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext, DisableKeepAlives: true}}
-	res, err := (&mcptest.Client{URL: n.url(), Session: session, HTTP: web}).Send(ctx, method, body, "Last-Event-Id", last)
-	if err != nil {
-		c.t.Error(err)
-		return &http.Response{Body: http.NoBody}
-	}
-	return res
-}
-
-// begin begins a session at a node. It reads the response to the end: if a client leaves before that,
-// its session ends.
-func (c *limitedClient) begin(ctx context.Context, n *node) (session string) {
-	c.t.Helper()
-	for _, body := range []string{mcptest.Initialize("2025-11-25", "{}"), mcptest.Initialized} {
-		for {
-			r, err := mcptest.Read(c.send(ctx, http.MethodPost, n, session, "", body), nil) //nolint:bodyclose // Read closes it
-			if r.Status == http.StatusServiceUnavailable && ctx.Err() == nil {              // on a busy machine
-				time.Sleep(time.Second)
-				continue
-			}
-			if err != nil || r.Status/100 != 2 {
-				c.t.Fatalf("%d %s: %v", r.Status, r.Body, err)
-			}
-			session = cmp.Or(session, r.Session())
-			break
-		}
-	}
-	return session
 }

@@ -2,11 +2,9 @@ package e2e
 
 import (
 	"context"
-	"io"
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -24,17 +22,11 @@ func TestClusterIdle(t *testing.T) {
 		idle := f.client(fixed(a.url()), fixed(b.url()))
 		used := f.client(fixed(a.url()), f.balanced)
 		q := request{tool: "work", args: workArgs{ID: callID(t, "before"), Steps: 2, MS: 20}}
-		if s := used.call(bounded(t, time.Minute), q); s.check(q) != nil || !s.over() {
-			t.Errorf("before: %v, received %q", s.check(q), s.received)
-		}
+		used.call(bounded(t, time.Minute), q).want(t, q, false)
 		a.kill()
 		for i, r := range []*specClient{idle, used, idle, used} {
 			q := request{tool: "work", args: workArgs{ID: callID(t, i), Steps: 2, MS: 20}}
-			s := r.call(bounded(t, time.Minute), q)
-			if err := s.check(q); err != nil || !s.over() || s.unknown() {
-				t.Errorf("call %d: %v, received %q", i, err, s.received)
-			}
-			f.wantRuns(q.args.ID, 1, 1)
+			f.whole(q, r.call(bounded(t, time.Minute), q))
 		}
 		for _, n := range []*node{b, c} {
 			for _, method := range []string{"POST", "GET", "DELETE"} {
@@ -43,19 +35,19 @@ func TestClusterIdle(t *testing.T) {
 				if method == "POST" {
 					body = `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
 				}
-				if status, said := status(t, stranger, method, nil, body); status != http.StatusNotFound {
-					t.Errorf("%s of a session that never was: %d: %s", method, status, said)
+				if r := stranger.exchange(t, method, body); r.Status != http.StatusNotFound {
+					t.Errorf("%s of a session that never was: %d: %s", method, r.Status, r.Body)
 				}
 			}
 		}
 		// DELETE at any node ends a session, wherever its owner is.
-		if status, said := status(t, used, "DELETE", nil, ""); status/100 != 2 {
-			t.Errorf("DELETE: %d: %s", status, said)
+		if r := used.exchange(t, "DELETE", ""); r.Status/100 != 2 {
+			t.Errorf("DELETE: %d: %s", r.Status, r.Body)
 		}
 		for _, n := range []*node{b, c} {
 			used.at = fixed(n.url())
-			if status, said := status(t, used, "GET", nil, ""); status != http.StatusNotFound {
-				t.Errorf("GET of a session that was deleted: %d: %s", status, said)
+			if r := used.exchange(t, "GET", ""); r.Status != http.StatusNotFound {
+				t.Errorf("GET of a session that was deleted: %d: %s", r.Status, r.Body)
 			}
 		}
 	})
@@ -66,25 +58,6 @@ func bounded(t *testing.T, after time.Duration) context.Context {
 	ctx, stop := context.WithTimeout(t.Context(), after)
 	t.Cleanup(stop)
 	return ctx
-}
-
-// status makes a request, and returns the status and, unless it is 200, the body of the answer.
-func status(t *testing.T, r *specClient, method string, header map[string]string, body string) (int, string) {
-	t.Helper()
-	resp, err := r.send(bounded(t, time.Minute), method, header, body)
-	if err != nil {
-		t.Errorf("%s: %v", method, err)
-		return 0, ""
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode == http.StatusOK {
-		return resp.StatusCode, "" // a stream may not end
-	}
-	said, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Errorf("%s: %v", method, err)
-	}
-	return resp.StatusCode, string(said)
 }
 
 // Failure 2: a node is killed in the middle of calls. Their clients, connected to it or to
@@ -111,8 +84,7 @@ func (f *fleet) killInCalls(owner *node, others []*node, clients int) []time.Dur
 	t := f.t
 	t.Helper()
 	ctx := bounded(t, time.Minute)
-	var all sync.WaitGroup
-	records := make([]*callRecord, clients)
+	told := make([]<-chan *callRecord, clients)
 	begun := time.Now()
 	requests := make([]request, clients)
 	for i := range clients {
@@ -121,43 +93,29 @@ func (f *fleet) killInCalls(owner *node, others []*node, clients int) []time.Dur
 			at = fixed(others[i%2].url()) // this client keeps its connection
 		}
 		r := f.client(fixed(owner.url()), at)
-		if f.remote { // else a node on a busy machine may not yet have read the upstream's list when it is killed
-			if code, said := status(t, r, "POST", nil, `{"jsonrpc":"2.0","id":"tools","method":"tools/list"}`); code != http.StatusOK {
-				t.Fatalf("tools/list: %d %s", code, said)
-			}
+		if f.remote {
+			r.listTools(t)
 		}
 		q := request{tool: "work", args: workArgs{ID: callID(t, owner.name, i), Steps: 100, MS: 20_000}}
 		if i%2 == 1 {
 			q.tool, q.args.Steps, q.args.MS = "look", 20, 2_000
 		}
 		requests[i] = q
-		all.Go(func() { records[i] = r.call(ctx, q) })
+		told[i] = start(ctx, r, q)
 	}
-	for _, q := range requests {
-		mcptest.Eventually(t, "the calls run", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
-	}
+	f.running(requests...)
 	time.Sleep(300 * time.Millisecond) // so that the calls send some progress
 	killed := time.Now()
 	owner.kill()
-	all.Wait()
 	var took []time.Duration
-	for i, s := range records {
-		q := requests[i]
-		if err := s.check(q); err != nil || !s.over() {
-			t.Errorf("call %d: %v, received %q", i, err, s.received)
-			continue
-		}
-		if q.tool == "look" {
-			if s.unknown() {
-				t.Errorf("call %d was not run again, though it is safe: received %q", i, s.received)
-			}
+	for i, q := range requests {
+		s := <-told[i]
+		s.want(t, q, q.tool == "work")
+		if q.tool == "look" { // it is run again, as it is safe
 			if killed.Sub(begun) < 2*time.Second { // else the machine is slow, and the call may have ended before the kill
 				f.wantRuns(q.args.ID, 2, 2)
 			}
 			continue
-		}
-		if !s.unknown() {
-			t.Errorf("call %d: received %q, want that its outcome is unknown", i, s.received)
 		}
 		f.wantRuns(q.args.ID, 1, 1)
 		took = append(took, s.ended.Sub(killed))
@@ -200,51 +158,34 @@ func TestClusterGhost(t *testing.T) {
 			q := request{tool: "work", args: workArgs{ID: callID(t, i), Steps: 20, MS: 1_000}}
 			began := time.Now()
 			s := r.call(bounded(t, time.Minute), q)
-			if err := s.check(q); err != nil || !s.over() || s.unknown() {
-				t.Errorf("call %d: %v, received %q", i, err, s.received)
-			}
+			f.whole(q, s)
 			t.Logf("call %d of 1 s took %v", i, s.ended.Sub(began))
-			f.wantRuns(q.args.ID, 1, 1)
 		}
-		f.supersede()
+		// A client reads a call at one node while it has an older connection for the call at another node: that is closed.
+		r := f.client(fixed(f.nodes[1].url()), fixed(f.nodes[0].url()))
+		q := request{tool: "work", key: `"twice"`, args: workArgs{ID: callID(t, "twice"), Steps: 30, MS: testlong.Either(3_000, 6_000)}}
+		ctx := bounded(t, time.Minute)
+		closed := make(chan time.Time, 1)
+		old := &specClient{at: r.at, session: r.session, http: r.http}
+		go func() {
+			if r, err := old.now().Exchange(ctx, "POST", q.body(5), "Idempotency-Key", q.key); r.Status == 0 { // else err is a cut
+				t.Error(err)
+			}
+			closed <- time.Now()
+		}()
+		f.running(q)
+		r.at = fixed(f.nodes[2].url())
+		s := r.ask(ctx, 5, q, "")
+		select {
+		case at := <-closed:
+			if at.After(s.ended) {
+				t.Error("the older connection was closed when the call ended")
+			}
+		case <-time.After(time.Minute):
+			t.Error("the older connection is still open")
+		}
+		f.whole(q, s)
 	})
-}
-
-// supersede has a client read a call at one node while it has an older connection for the call
-// at another node: the older connection is closed.
-func (f *fleet) supersede() {
-	t := f.t
-	t.Helper()
-	r := f.client(fixed(f.nodes[1].url()), fixed(f.nodes[0].url()))
-	q := request{tool: "work", key: `"twice"`, args: workArgs{ID: callID(t, "twice"), Steps: 30, MS: testlong.Either(3_000, 6_000)}}
-	ctx := bounded(t, time.Minute)
-	closed := make(chan time.Time, 1)
-	old := &specClient{at: r.at, session: r.session, http: r.http}
-	go func() {
-		resp, err := old.send(ctx, "POST", map[string]string{"Idempotency-Key": q.key}, q.body(5))
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		_, _ = io.Copy(io.Discard, resp.Body) // until the end, or a cut
-		resp.Body.Close()
-		closed <- time.Now()
-	}()
-	mcptest.Eventually(t, "the call runs", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
-	r.at = fixed(f.nodes[2].url())
-	s := &callRecord{ids: make(map[string]bool)}
-	if r.stay(ctx, s, 5, q); s.check(q) != nil || s.unknown() {
-		t.Errorf("the newest reader: %v, received %q", s.check(q), s.received)
-	}
-	select {
-	case at := <-closed:
-		if at.After(s.ended) {
-			t.Error("the older connection was closed when the call ended")
-		}
-	case <-time.After(time.Minute):
-		t.Error("the older connection is still open")
-	}
-	f.wantRuns(q.args.ID, 1, 1)
 }
 
 // Failure 7: the response to a call is lost, and its client sends the call again at another
@@ -258,44 +199,30 @@ func TestClusterAskedAgain(t *testing.T) {
 		r := f.client(fixed(a.url()), fixed(a.url()))
 		ask := func(at *node, q request) *callRecord {
 			r.at = fixed(at.url())
-			s := &callRecord{ids: make(map[string]bool)}
-			r.stay(bounded(t, time.Minute), s, 77, q)
-			return s
+			return r.ask(bounded(t, time.Minute), 77, q, "")
 		}
 		done := request{tool: "work", key: `"done"`, args: workArgs{ID: callID(t, "done"), Steps: 2, MS: 20}}
-		for i, at := range []*node{a, b, c, b} {
-			s := ask(at, done)
-			if err := s.check(done); err != nil || s.unknown() {
-				t.Errorf("try %d: %v, received %q", i, err, s.received)
-			}
+		for _, at := range []*node{a, b, c, b} {
+			f.whole(done, ask(at, done))
 		}
-		f.wantRuns(done.args.ID, 1, 1)
-		if status, said := status(t, r, "POST", map[string]string{"Idempotency-Key": `"done"`},
-			`{"jsonrpc":"2.0","id":78,"method":"tools/call","params":{"name":"work","arguments":{}}}`); status != http.StatusUnprocessableEntity {
-			t.Errorf("another request under the key: %d: %s", status, said)
+		if r := r.exchange(t, "POST", mcptest.Call(78, "work", `{}`), "Idempotency-Key", done.key); r.Status != http.StatusUnprocessableEntity {
+			t.Errorf("another request under the key: %d: %s", r.Status, r.Body)
 		}
 
 		// The client loses its connection in the middle of a call.
 		cut := request{tool: "work", key: `"cut"`, args: workArgs{ID: callID(t, "cut"), Steps: 100, MS: 20_000}}
 		r.at = fixed(a.url())
 		ctx, stop := context.WithCancel(t.Context())
-		resp, err := r.send(ctx, "POST", map[string]string{"Idempotency-Key": cut.key}, cut.body(77))
-		if err != nil {
-			t.Fatal(err)
-		}
-		mcptest.Eventually(t, "the call runs", time.Minute, func() bool { return f.runs(cut.args.ID) == 1 })
+		resp, err := r.now().Send(ctx, "POST", cut.body(77), "Idempotency-Key", cut.key)
+		mcptest.Check(t, err)
+		f.running(cut)
 		stop()
 		resp.Body.Close()
 		a.kill()
-		for i, at := range []*node{b, c} {
-			if s := ask(at, cut); s.check(cut) != nil || !s.unknown() {
-				t.Errorf("try %d: %v, received %q, want that the outcome is unknown", i, s.check(cut), s.received)
-			}
+		for _, at := range []*node{b, c} {
+			ask(at, cut).want(t, cut, true)
 		}
 		f.wantRuns(cut.args.ID, 1, 1)
-		if s := ask(c, done); s.check(done) != nil || s.unknown() {
-			t.Errorf("after the owner was killed: %v, received %q", s.check(done), s.received)
-		}
-		f.wantRuns(done.args.ID, 1, 1)
+		f.whole(done, ask(c, done))
 	})
 }

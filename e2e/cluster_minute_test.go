@@ -52,7 +52,9 @@ func TestClusterKills(t *testing.T) {
 		}
 		callers := f.callers(clients)
 		calling := f.calling(callers, sum)
-		kills := f.killing(*killFor, *killEvery)
+		stop := f.killing(f.nodes, *killEvery)
+		time.Sleep(*killFor)
+		kills := stop()
 		calling.end()
 		sum.report(t, kills)
 	})
@@ -75,23 +77,8 @@ func (f *fleet) callers(n int) []caller {
 	return callers
 }
 
-// killing kills and restarts random nodes for a time, and returns the number of kills.
-func (f *fleet) killing(long, every time.Duration) int {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	kills := 0
-	for end := time.Now().Add(long); time.Now().Before(end); kills++ {
-		<-tick.C
-		n := f.nodes[rand.IntN(len(f.nodes))]
-		n.kill()
-		n.restart()
-	}
-	return kills
-}
-
-// killEach kills and restarts the nodes in turn, one each time, until stop is called. stop returns the
-// number of kills.
-func (f *fleet) killEach(every time.Duration) (stop func() int) {
+// killing kills and restarts nodes in turn, one each time, until stop is called. stop returns the number of kills.
+func (f *fleet) killing(nodes []*node, every time.Duration) (stop func() int) {
 	over, kills := make(chan struct{}), 0
 	var killing sync.WaitGroup
 	killing.Go(func() {
@@ -101,7 +88,7 @@ func (f *fleet) killEach(every time.Duration) (stop func() int) {
 				return
 			case <-time.After(every):
 			}
-			n := f.nodes[kills%len(f.nodes)]
+			n := nodes[kills%len(nodes)]
 			n.kill()
 			n.restart()
 		}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -108,19 +107,16 @@ func TestClusterNetwork(t *testing.T) {
 			}
 			calling := f.calling(callers, sum)
 			// Of the node's own clients, one comes back to it and one goes to another node.
-			var all sync.WaitGroup
-			own := make([]*callRecord, 2)
+			own := make([]<-chan *callRecord, 2)
 			requests := make([]request, len(own))
 			for i := range own {
 				then := []func() string{fixed(f.nodes[0].url()), fixed(f.nodes[1].url())}[i]
 				r := f.client(fixed(f.nodes[0].url()), then)
 				r.http.Timeout = silence
 				requests[i] = request{tool: "work", args: workArgs{ID: callID(t, "own", i), Steps: 50, MS: 5_000}}
-				all.Go(func() { own[i] = r.call(ctx, requests[i]) })
+				own[i] = start(ctx, r, requests[i])
 			}
-			for _, q := range requests {
-				mcptest.Eventually(t, "the calls run", 20*time.Second, func() bool { return f.runs(q.args.ID) == 1 })
-			}
+			f.running(requests...)
 			began := sum.total()
 			cut.cut(0, *networkFor)
 			t.Logf("%d calls meanwhile", sum.total()-began)
@@ -135,8 +131,8 @@ func TestClusterNetwork(t *testing.T) {
 			})
 			mcptest.Eventually(t, "calls are made again", 30*time.Second, func() bool { return sum.total() > began+9 })
 			healed := time.Now()
-			all.Wait()
-			for i, s := range own {
+			for i := range own {
+				s := <-own[i]
 				if s.check(requests[i]) != nil || !s.over() {
 					t.Errorf("client %d of the node: %v, received %q", i, s.check(requests[i]), tail(s.received))
 					continue

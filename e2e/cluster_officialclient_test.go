@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,48 +11,78 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast"
+	"holdfast/internal/mcptest"
 )
 
-// An officialClient is an official client over some transport, as a client of a fleet.
+// An officialClient is a client of the go-sdk that keeps what its server tells it.
 type officialClient struct {
 	*mcp.ClientSession
-	asked chan struct{} // receives a value when the user is asked; the user answers then
+	answers chan struct{} // if it is not nil, the user answers a question when a value is received from it
 
-	mu       sync.Mutex
-	received map[any][]string // progress, by token
+	mu      sync.Mutex
+	steps   map[any][]float64 // progress, by token
+	logs    []any
+	updated map[string]int
+	lists   int // how often the list of tools has changed
+	asked   int // how often the user was asked
 }
 
-// officialClient connects an official client.
+// connectOfficial connects an officialClient. With revision "" it prefers the newest one.
+func connectOfficial(ctx context.Context, transport mcp.Transport, revision string, answers chan struct{}) (*officialClient, error) {
+	v := &officialClient{answers: answers, steps: make(map[any][]float64), updated: make(map[string]int)}
+	locked := func(do func()) {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		do()
+	}
+	client := mcp.NewClient(&mcp.Implementation{Name: "official", Version: "1"}, &mcp.ClientOptions{
+		ElicitationHandler: func(ctx context.Context, _ *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+			locked(func() { v.asked++ })
+			if v.answers != nil {
+				select {
+				case v.answers <- struct{}{}:
+				case <-ctx.Done():
+					return nil, ctx.Err()
+				}
+			}
+			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"name": "Ada"}}, nil
+		},
+		CreateMessageHandler: func(context.Context, *mcp.CreateMessageRequest) (*mcp.CreateMessageResult, error) { //nolint:staticcheck // older revisions have it
+			return &mcp.CreateMessageResult{Model: "m", Role: "assistant", Content: &mcp.TextContent{Text: "hello"}}, nil //nolint:staticcheck // the same
+		},
+		LoggingMessageHandler: func(_ context.Context, r *mcp.LoggingMessageRequest) { //nolint:staticcheck // the same
+			locked(func() { v.logs = append(v.logs, r.Params.Data) })
+		},
+		ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
+			locked(func() { v.steps[r.Params.ProgressToken] = append(v.steps[r.Params.ProgressToken], r.Params.Progress) })
+		},
+		ResourceUpdatedHandler: func(_ context.Context, r *mcp.ResourceUpdatedNotificationRequest) {
+			locked(func() { v.updated[r.Params.URI]++ })
+		},
+		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { locked(func() { v.lists++ }) },
+	})
+	client.AddRoots(&mcp.Root{URI: "file:///home"}) //nolint:staticcheck // the same
+	var err error
+	v.ClientSession, err = client.Connect(ctx, transport, &mcp.ClientSessionOptions{ProtocolVersion: revision})
+	return v, err
+}
+
+// progressOf returns the progress of a call so far, by its token.
+func (v *officialClient) progressOf(token any) []float64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return slices.Clone(v.steps[token])
+}
+
+// officialClient connects an official client. In a revision without sessions its calls would end with their connections.
 func (f *fleet) officialClient(transport mcp.Transport) *officialClient {
 	f.t.Helper()
-	v := &officialClient{received: make(map[any][]string), asked: make(chan struct{})}
-	client := mcp.NewClient(&mcp.Implementation{Name: "officialClient", Version: "1"}, &mcp.ClientOptions{
-		ProgressNotificationHandler: func(_ context.Context, req *mcp.ProgressNotificationClientRequest) {
-			v.mu.Lock()
-			defer v.mu.Unlock()
-			token := req.Params.ProgressToken
-			v.received[token] = append(v.received[token], fmt.Sprintf("progress %v", req.Params.Progress))
-		},
-		ElicitationHandler: func(ctx context.Context, _ *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
-			select {
-			case v.asked <- struct{}{}:
-				return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"name": "Ada"}}, nil
-			case <-ctx.Done():
-				return nil, ctx.Err()
-			}
-		},
-	})
-	session, err := client.Connect(bounded(f.t, time.Minute), transport,
-		&mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"}) // in a revision without sessions a call would end with its connection
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	v.ClientSession = session
+	v := mcptest.Must(connectOfficial(bounded(f.t, time.Minute), transport, "2025-11-25", make(chan struct{})))(f.t)
 	f.t.Cleanup(func() {
 		closed := make(chan struct{})
 		go func() {
 			defer close(closed)
-			_ = session.Close() // its node may be lost
+			_ = v.Close() // its node may be lost
 		}()
 		select {
 		case <-closed:
@@ -87,26 +116,23 @@ func (v *officialClient) call(ctx context.Context, q request) *callRecord {
 		said = "error outcome unknown" + why
 	case err != nil:
 		s.err = err
-	case len(res.Content) != 1 || res.IsError:
+	case res.IsError:
 		s.err = fmt.Errorf("answered %+v", res)
 	default:
-		text, ok := res.Content[0].(*mcp.TextContent)
-		if !ok {
-			s.err = errors.New("answered no text")
-			return s
-		}
-		said = "result " + text.Text
+		said = "result " + textOf(res)
 	}
 	// The SDK may return the answer before it handles progress that arrived earlier.
-	last := fmt.Sprintf("progress %d", q.args.Steps)
+	var steps []float64
 	for range 200 {
-		v.mu.Lock()
-		s.received = slices.Concat(v.received[q.args.ID], []string{said})
-		v.mu.Unlock()
-		if err != nil || q.args.Steps == 0 || len(s.received) > 1 && s.received[len(s.received)-2] == last {
+		steps = v.progressOf(q.args.ID)
+		if err != nil || q.args.Steps == 0 || len(steps) > 0 && steps[len(steps)-1] == float64(q.args.Steps) {
 			break
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
+	for _, step := range steps {
+		s.received = append(s.received, fmt.Sprintf("progress %v", step))
+	}
+	s.received = append(s.received, said)
 	return s
 }

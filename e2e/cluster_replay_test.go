@@ -46,13 +46,7 @@ func TestClusterReplay(t *testing.T) {
 				var at atomic.Int64
 				r.at = func() string { return places[int(at.Add(1))%3] }
 				q := request{tool: "work", key: fmt.Sprintf(`"%d"`, i), args: workArgs{ID: callID(t, k, i), Steps: 8, MS: 40 * (i % 5)}}
-				all.Go(func() {
-					s := r.call(bounded(t, time.Minute), q)
-					if err := s.check(q); err != nil || !s.over() || s.unknown() {
-						t.Errorf("call %s: %v, received %q", q.args.ID, err, s.received)
-					}
-					f.wantRuns(q.args.ID, 1, 1)
-				})
+				all.Go(func() { f.whole(q, r.call(bounded(t, time.Minute), q)) })
 			}
 		}
 		all.Wait()
@@ -88,10 +82,7 @@ func TestClusterLibraries(t *testing.T) {
 				q := request{tool: "look", args: workArgs{ID: callID(t, name, i), Steps: 20, MS: 2_000}}
 				calls.Go(func() {
 					<-begun
-					s := v.call(bounded(t, time.Minute), q)
-					if err := s.check(q); err != nil || s.unknown() {
-						t.Errorf("%s: %v, received %q", name, err, s.received)
-					}
+					v.call(bounded(t, time.Minute), q).want(t, q, false)
 				})
 			}
 		}
@@ -131,16 +122,15 @@ func TestClusterAsk(t *testing.T) {
 		ask := func(id string) request { return request{tool: "ask", args: workArgs{ID: id}} }
 		v := f.officialClient(f.ours()) // each of its requests goes to the next node
 		for i := range 4 {
-			go func() { <-v.asked }()
+			go func() { <-v.answers }()
 			if s := v.call(bounded(t, time.Minute), ask(callID(t, i))); s.err != nil || s.last() != "result Ada" {
 				t.Errorf("call %d: %v, received %q", i, s.err, s.received)
 			}
 		}
-		answered := make(chan *callRecord, 1)
 		q := ask(callID(t, "lost"))
 		ctx := bounded(t, time.Minute)
-		go func() { answered <- v.call(ctx, q) }()
-		mcptest.Eventually(t, "the call runs", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
+		answered := start(ctx, v, q)
+		f.running(q)
 		// Kill the nodes one after the other, so that the owner is killed too.
 		for _, n := range f.nodes[:2] {
 			n.kill()
@@ -151,7 +141,7 @@ func TestClusterAsk(t *testing.T) {
 		go func() {
 			for {
 				select {
-				case <-v.asked:
+				case <-v.answers:
 				case <-ctx.Done():
 					return
 				}

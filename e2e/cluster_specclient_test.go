@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"testing"
 	"time"
 
 	"holdfast/internal/mcptest"
@@ -47,28 +48,36 @@ func newSpecClient(ctx context.Context, at func() string, user string) (*specCli
 
 func (r *specClient) initialize(ctx context.Context) error {
 	r.session = ""
-	begun, err := mcptest.Read(r.send(ctx, "POST", nil, mcptest.Initialize("2025-11-25", `{"elicitation":{}}`))) //nolint:bodyclose // Read closes it
-	if err != nil || begun.Status != http.StatusOK || !strings.Contains(begun.Body, `"result"`) {
-		return fmt.Errorf("initialize: %d, %w: %s", begun.Status, err, begun.Body)
-	}
-	r.session = begun.Session()
-	told, err := mcptest.Read(r.send(ctx, "POST", nil, mcptest.Initialized)) //nolint:bodyclose // Read closes it
-	if err == nil && told.Status != http.StatusAccepted {
-		err = fmt.Errorf("initialized: %d", told.Status)
-	}
+	c := r.now()
+	err := c.Begin(ctx, mcptest.Initialize("2025-11-25", `{"elicitation":{}}`))
+	r.session = c.Session
 	return err
 }
 
-// send sends a request to the URL that at returns.
-func (r *specClient) send(ctx context.Context, method string, header map[string]string, body string) (*http.Response, error) {
-	c := &mcptest.Client{URL: r.at(), Session: r.session, Revision: "2025-11-25", Header: []string{"User", r.user}, HTTP: r.http}
-	for name, value := range header {
-		c.Header = append(c.Header, name, value)
+// now returns the client for the next request, which goes to the URL that at returns.
+func (r *specClient) now() *mcptest.Client {
+	return &mcptest.Client{URL: r.at(), Session: r.session, Revision: "2025-11-25", Header: []string{"User", r.user}, HTTP: r.http}
+}
+
+// exchange makes a request, and reads the answer to its end.
+func (r *specClient) exchange(t *testing.T, method, body string, header ...string) mcptest.Reply {
+	t.Helper()
+	answer, err := r.now().Exchange(bounded(t, time.Minute), method, body, header...)
+	if err != nil {
+		t.Errorf("%s: %v", method, err)
 	}
-	return c.Send(ctx, method, body)
+	return answer
 }
 
 func (r *specClient) close() { r.http.CloseIdleConnections() }
+
+// listTools asks for the tools. Else a node on a busy machine may not yet know that a tool is retry-safe.
+func (r *specClient) listTools(t *testing.T) {
+	t.Helper()
+	if r := r.exchange(t, "POST", mcptest.Request("tools", "tools/list", "{}")); r.Status != http.StatusOK {
+		t.Fatalf("tools/list: %d %s", r.Status, r.Body)
+	}
+}
 
 // A callRecord holds the messages and event ids that a client has received of a call so far.
 type callRecord struct {
@@ -84,6 +93,11 @@ type callRecord struct {
 	retry    time.Duration
 	gaps     []time.Duration // from a cut to the next event
 	cutAt    time.Time
+}
+
+// newRecord returns the record of a call that has not begun.
+func newRecord() *callRecord {
+	return &callRecord{ids: make(map[string]bool), retry: 50 * time.Millisecond}
 }
 
 func (s *callRecord) over() bool { return !s.ended.IsZero() }
@@ -106,34 +120,40 @@ type request struct {
 	key  string // the Idempotency-Key, to send the call again if no event came
 }
 
-func (q request) body(id int64) string {
+// params returns the members of the params, without _meta.
+func (q request) params() string {
 	args, _ := json.Marshal(q.args)
-	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{"progressToken":%d}}}`,
-		id, q.tool, args, id)
+	return fmt.Sprintf(`"name":%q,"arguments":%s`, q.tool, args)
+}
+
+func (q request) body(id int64) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{%s,"_meta":{"progressToken":%[1]d}}}`, id, q.params())
 }
 
 // call makes a call, and resumes it until it has ended.
 func (r *specClient) call(ctx context.Context, q request) *callRecord {
-	s := &callRecord{ids: make(map[string]bool), retry: 50 * time.Millisecond}
-	r.stay(ctx, s, r.ids.Add(1), q)
+	return r.ask(ctx, r.ids.Add(1), q, "")
+}
+
+// ask makes a call under an id, or comes back to it after the event last, and resumes it until it has ended.
+func (r *specClient) ask(ctx context.Context, id int64, q request, last string) *callRecord {
+	s := newRecord()
+	s.lastID = last
+	r.stay(ctx, s, id, q)
 	return s
 }
 
 func (r *specClient) stay(ctx context.Context, s *callRecord, id int64, q request) {
-	header := map[string]string{}
-	if q.key != "" {
-		header["Idempotency-Key"] = q.key
-	}
+	header := []string{"Idempotency-Key", q.key}
 	for idle := 0; !s.over() && s.err == nil; {
 		before := len(s.ids)
 		method, body := "POST", q.body(id)
 		if s.lastID != "" {
-			method, body, header = "GET", "", map[string]string{"Last-Event-ID": s.lastID}
+			method, body, header = "GET", "", []string{"Last-Event-ID", s.lastID}
 		}
-		resp, err := r.send(ctx, method, header, body)
+		resp, err := r.now().Send(ctx, method, body, header...)
 		if err == nil {
-			err = r.take(s, id, resp)
-			resp.Body.Close()
+			err = s.take(id, resp)
 		}
 		if s.over() || s.err != nil {
 			return
@@ -166,42 +186,33 @@ func tail(received []string) []string { return received[max(0, len(received)-10)
 // errRefused says that a request was refused before it had an effect.
 var errRefused = errors.New("refused")
 
-// take reads a response to its end, or to a cut. The caller closes it. If the call is not over, the error says
-// why.
-func (r *specClient) take(s *callRecord, id int64, resp *http.Response) error {
-	switch {
-	case resp.StatusCode == http.StatusOK:
-	case resp.StatusCode == http.StatusServiceUnavailable || resp.StatusCode == http.StatusTooManyRequests:
-		body, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
-		return fmt.Errorf("%w: %s: %s", errRefused, resp.Status, body)
-	case resp.StatusCode >= 500:
-		body, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
-		return fmt.Errorf("%s: %s", resp.Status, body)
-	default:
-		body, _ := io.ReadAll(resp.Body)
-		if resp.StatusCode == http.StatusGone && strings.Contains(string(body), "outcome unknown") {
-			s.addMessage(body, id)
-			return nil
+// take reads a response to its end, or to a cut, and closes it. If the call is not over, the error says why.
+func (s *callRecord) take(id int64, resp *http.Response) error {
+	defer resp.Body.Close()
+	s.link = cmp.Or(resp.Header.Get("Link"), s.link)
+	isOK := resp.StatusCode == http.StatusOK
+	if isOK && !strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json") {
+		for events := sse.NewReader(resp.Body, 1<<20); !s.over() && s.err == nil; {
+			ev, err := events.Next()
+			if err != nil {
+				return err
+			}
+			s.event(ev, id)
 		}
-		s.err = fmt.Errorf("after %q with id %q: %s: %s", s.received, s.lastID, resp.Status, body)
 		return s.err
 	}
-	if link := resp.Header.Get("Link"); link != "" {
-		s.link = link
-	}
-	if strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json") {
-		body, err := io.ReadAll(resp.Body)
-		if err == nil {
-			s.addMessage(body, id)
-		}
+	body, err := io.ReadAll(resp.Body)
+	switch {
+	case isOK && err != nil:
 		return err
-	}
-	for events := sse.NewReader(resp.Body, 1<<20); !s.over() && s.err == nil; {
-		ev, err := events.Next()
-		if err != nil {
-			return err
-		}
-		s.event(ev, id)
+	case isOK, resp.StatusCode == http.StatusGone && strings.Contains(string(body), "outcome unknown"):
+		s.addMessage(body, id)
+	case resp.StatusCode == http.StatusServiceUnavailable, resp.StatusCode == http.StatusTooManyRequests:
+		return fmt.Errorf("%w: %s: %s", errRefused, resp.Status, body)
+	case resp.StatusCode >= 500:
+		return fmt.Errorf("%s: %s", resp.Status, body)
+	default:
+		s.err = fmt.Errorf("after %q with id %q: %s: %s", s.received, s.lastID, resp.Status, body)
 	}
 	return s.err
 }
@@ -289,4 +300,19 @@ func (s *callRecord) check(q request) error {
 		return fmt.Errorf("received %q", s.received)
 	}
 	return nil
+}
+
+// want fails the test unless the call has ended, with its answer or with "outcome unknown", and check finds no fault.
+func (s *callRecord) want(t *testing.T, q request, unknown bool) {
+	t.Helper()
+	if err := s.check(q); err != nil || !s.over() || s.unknown() != unknown {
+		t.Errorf("%s %s: %v, received %q", q.tool, q.args.ID, err, tail(s.received))
+	}
+}
+
+// start has a client begin a call. The record comes when the call has ended.
+func start(ctx context.Context, c caller, q request) <-chan *callRecord {
+	told := make(chan *callRecord, 1)
+	go func() { told <- c.call(ctx, q) }()
+	return told
 }

@@ -2,13 +2,13 @@ package e2e
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
 	"holdfast/internal/mcptest"
+	"holdfast/jsonrpc"
 )
 
 // Failure 10: Bob knows all ids and tokens of Alice, and presents them to other nodes than the
@@ -36,11 +36,7 @@ func TestClusterStrangers(t *testing.T) {
 			f.intrude(n, alice.session, hers.lastID, link, token, q)
 		}
 		alice.at = fixed(c.url())
-		s := &callRecord{ids: make(map[string]bool)}
-		if alice.stay(bounded(t, time.Minute), s, 1, q); s.check(q) != nil || s.unknown() {
-			t.Errorf("Alice comes back with her key: %v, received %q", s.check(q), s.received)
-		}
-		f.wantRuns(q.args.ID, 1, 1)
+		f.whole(q, alice.ask(bounded(t, time.Minute), 1, q, ""))
 	})
 }
 
@@ -50,23 +46,10 @@ func (f *fleet) token(r *specClient, q request) string {
 	f.t.Helper()
 	other := &specClient{at: r.at, user: r.user, http: r.http}
 	init := mcptest.Initialize("2025-11-25", `{"resumableRequests":{}}`)
-	begun, err := mcptest.Read(other.send(f.t.Context(), "POST", nil, init)) //nolint:bodyclose // Read closes it
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	other.session = begun.Session()
+	other.session = other.exchange(f.t, "POST", init).Session()
 	q.args.ID += "-token"
-	resp, err := other.send(f.t.Context(), "POST", nil, q.body(5)) //nolint:bodyclose // the stream closes it
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	events := mcptest.Must(mcptest.NewStream(resp))(f.t)
-	defer events.Close()
-	var m struct {
-		Params struct{ ResumeToken string }
-	}
-	unmarshal(f.t, events.Until(f.t, `"resumeToken":"`).Data, &m)
-	return m.Params.ResumeToken
+	events := other.now().Stream(f.t, "POST", q.body(5))
+	return jsonrpc.String(jsonrpc.Field(events.Until(f.t, `"resumeToken":"`).Data, "params", "resumeToken"))
 }
 
 // intrude has Bob try all ids and tokens of Alice at a node.
@@ -99,29 +82,16 @@ func (f *fleet) intrude(n *node, session, eventID, link, token string, q request
 		{"her token", bob, "POST", "", resume, 200},
 		{"her token, for its status", bob, "POST", "", asked, 200},
 	} {
-		header := map[string]string{}
-		if try.lastID != "" {
-			header["Last-Event-ID"] = try.lastID
+		r := try.who.exchange(t, try.method, try.body, "Last-Event-ID", try.lastID)
+		if r.Status != try.status || try.status == http.StatusOK && !strings.Contains(r.Body, `"code":-32602`) {
+			t.Errorf("Bob at %s with %s: %d: %s", n.name, try.what, r.Status, r.Body)
 		}
-		resp, err := try.who.send(bounded(t, time.Minute), try.method, header, try.body)
-		if err != nil {
-			t.Errorf("%s: %v", try.what, err)
-			continue
-		}
-		said, err := io.ReadAll(resp.Body)
-		resp.Body.Close()
-		if err != nil || resp.StatusCode != try.status || try.status == http.StatusOK && !strings.Contains(string(said), `"code":-32602`) {
-			t.Errorf("Bob at %s with %s: %s, %v: %s", n.name, try.what, resp.Status, err, said)
-		}
-		if strings.Contains(string(said), q.args.ID) {
-			t.Errorf("Bob at %s with %s was told of Alice: %s", n.name, try.what, said)
+		if strings.Contains(r.Body, q.args.ID) {
+			t.Errorf("Bob at %s with %s was told of Alice: %s", n.name, try.what, r.Body)
 		}
 	}
 	// Bob's keys are apart from Alice's: her key begins a new call of his.
 	own := q
 	own.args.ID += "-bob"
-	if s := bob.call(bounded(t, time.Minute), own); s.check(own) != nil || s.unknown() {
-		t.Errorf("Bob at %s with his own call under her key: %v, received %q", n.name, s.check(own), s.received)
-	}
-	f.wantRuns(own.args.ID, 1, 1)
+	f.whole(own, bob.call(bounded(t, time.Minute), own))
 }

@@ -2,18 +2,16 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -22,68 +20,30 @@ const tasksMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-2
 	`"io.modelcontextprotocol/clientInfo":{"name":"tasks","version":"1"},` +
 	`"io.modelcontextprotocol/clientCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}}`
 
-// A taskState is a response about a task.
-type taskState struct {
-	Result struct {
-		ResultType, TaskID, Status string
-		Result                     json.RawMessage
-		Error                      struct{ Code int }
-	}
-	Error *struct {
-		Code    int
-		Message string
-	}
-}
+var errNoTask = errors.New("the call did not become a task")
 
-// ended reports whether the task has ended.
-func (s *taskState) ended() bool {
-	return s.Result.Status == "completed" || s.Result.Status == "failed" || s.Result.Status == "cancelled"
-}
-
-// askTask makes a request of a client that knows tasks. An error says that there was no answer,
-// or that the client should try again.
-func askTask(ctx context.Context, url, method, params string) (s taskState, err error) {
-	r, err := (&mcptest.Client{URL: url}).Ask(ctx, method, `{`+params+`,`+tasksMeta+`}`, &s)
-	if err == nil && (r.Status >= 500 || r.Status == http.StatusTooManyRequests) {
-		err = errors.New(r.Body)
-	}
-	if err != nil {
-		err = fmt.Errorf("%s: %d: %w", method, r.Status, err)
-	}
-	return s, err
+// A node that runs tasks is killed. The other nodes return the tasks' status and results.
+// askTask makes a request of a client that knows tasks.
+func askTask(ctx context.Context, url, method, params string) (answer, error) {
+	return settled(askModern(ctx, url, method, "{"+params+","+tasksMeta+"}"))
 }
 
 // beginTask makes a call that becomes a task.
 func beginTask(ctx context.Context, url string, q request) (id string, err error) {
-	arguments, err := json.Marshal(q.args)
-	if err != nil {
-		return "", err
-	}
-	s, err := askTask(ctx, url, "tools/call", fmt.Sprintf(`"name":%q,"arguments":%s`, q.tool, arguments))
+	s, err := askTask(ctx, url, "tools/call", q.params())
 	if err == nil && s.Result.ResultType != "task" {
 		err = errNoTask
 	}
 	return s.Result.TaskID, err
 }
 
-var errNoTask = errors.New("the call did not become a task")
-
 // awaitTask asks nodes for a task until it has ended.
-func awaitTask(ctx context.Context, url func() string, id string) (s taskState, err error) {
-	for {
-		s, err = askTask(ctx, url(), "tasks/get", fmt.Sprintf(`"taskId":%q`, id))
-		if err == nil && (s.Error != nil || s.ended()) {
-			return s, nil
-		}
-		select {
-		case <-ctx.Done():
-			return s, fmt.Errorf("%w, at last %q: %w", ctx.Err(), s.Result.Status, err)
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
+func awaitTask(ctx context.Context, url func() string, id string) (answer, error) {
+	return poll(ctx, func() (answer, error) { return askTask(ctx, url(), "tasks/get", fmt.Sprintf(`"taskId":%q`, id)) }, func(s answer) bool {
+		return s.Error != nil || slices.Contains([]string{"completed", "failed", "cancelled"}, s.Result.Status)
+	})
 }
 
-// A node that runs tasks is killed. The other nodes return the tasks' status and results.
 func TestClusterTasks(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
@@ -107,20 +67,20 @@ func TestClusterTasks(t *testing.T) {
 		lost, lostQ := begin("work", "lost", 60_000)
 		safe, safeQ := begin("look", "safe", 3_000)
 		if s, err := awaitTask(ctx, other.url, done); err != nil || s.Result.Status != "completed" {
-			t.Errorf("before: %v, %+v", err, s)
+			t.Errorf("before: %v, %s", err, s.text)
 		}
 		if s, err := askTask(ctx, other.url(), "tasks/get", fmt.Sprintf(`"taskId":%q`, lost)); err != nil || s.Result.Status != "working" {
-			t.Errorf("before: %v, %+v", err, s)
+			t.Errorf("before: %v, %s", err, s.text)
 		}
 		owner.kill()
-		if s, err := awaitTask(ctx, other.url, done); err != nil || !strings.Contains(string(s.Result.Result), doneQ.args.ID) {
-			t.Errorf("that had ended: %v, %+v", err, s)
+		if s, err := awaitTask(ctx, other.url, done); err != nil || !strings.Contains(s.text, doneQ.args.ID) {
+			t.Errorf("that had ended: %v, %s", err, s.text)
 		}
 		if s, err := awaitTask(ctx, other.url, lost); err != nil || s.Result.Status != "failed" || s.Result.Error.Code != -32010 {
-			t.Errorf("that may not run again: %v, %+v", err, s)
+			t.Errorf("that may not run again: %v, %s", err, s.text)
 		}
-		if s, err := awaitTask(ctx, f.nodes[2].url, safe); err != nil || s.Result.Status != "completed" || !strings.Contains(string(s.Result.Result), safeQ.args.ID) {
-			t.Errorf("that may run again: %v, %+v", err, s)
+		if s, err := awaitTask(ctx, f.nodes[2].url, safe); err != nil || s.Result.Status != "completed" || !strings.Contains(s.text, safeQ.args.ID) {
+			t.Errorf("that may run again: %v, %s", err, s.text)
 		}
 		f.wantRuns(doneQ.args.ID, 1, 1)
 		f.wantRuns(lostQ.args.ID, 1, 1)
@@ -137,7 +97,7 @@ func TestClusterTaskKills(t *testing.T) {
 		any := func() string { return f.nodes[rand.N(len(f.nodes))].url() }
 		const tasks, atATime = 1_000, 50
 		var begun, completed, unknown, refused atomic.Int64
-		stop := f.killEach(2 * time.Second)
+		stop := f.killing(f.nodes, 2*time.Second)
 		one := func(i int) {
 			q := request{tool: "work", args: workArgs{ID: callID(t, i), Steps: 4, MS: 300 + rand.N(1500)}}
 			if i%2 == 0 {
@@ -153,12 +113,12 @@ func TestClusterTaskKills(t *testing.T) {
 			switch {
 			case err != nil || s.Error != nil:
 				t.Errorf("task %d: lost, or it hangs: %v, %+v", i, err, s.Error)
-			case s.Result.Status == "completed" && strings.Contains(string(s.Result.Result), q.args.ID):
+			case s.Result.Status == "completed" && strings.Contains(s.text, q.args.ID):
 				completed.Add(1)
 			case s.Result.Status == "failed" && s.Result.Error.Code == -32010:
 				unknown.Add(1)
 			default:
-				t.Errorf("task %d: %+v", i, s)
+				t.Errorf("task %d: %s", i, s.text)
 			}
 			most := 1
 			if q.tool == "look" {

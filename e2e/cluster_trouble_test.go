@@ -17,40 +17,6 @@ import (
 
 var engineAway = flag.Duration("cluster.away", 3*time.Second, "how long the engine is away in TestClusterTrouble; FAILURES asks for 10s")
 
-// A trouble is a failure of nodes or of their engine.
-type trouble struct {
-	name  string
-	cause func(t *testing.T, f *fleet, e *sharedEngine)
-}
-
-var troubles = []trouble{
-	{"a server is killed and comes back, with its data", func(t *testing.T, _ *fleet, e *sharedEngine) {
-		restart := e.kill(t)
-		time.Sleep(time.Second)
-		restart()
-	}},
-	{"the whole engine is away", func(_ *testing.T, _ *fleet, e *sharedEngine) {
-		e.pause()
-		time.Sleep(*engineAway)
-		e.resume()
-	}},
-	{"a node is cut off from the engine, not from its clients", func(_ *testing.T, f *fleet, _ *sharedEngine) {
-		f.nodes[0].deaden()
-		time.Sleep(3 * time.Second)
-		f.nodes[0].heal()
-	}},
-	{"a node is cut off from its clients, not from the engine", func(_ *testing.T, f *fleet, _ *sharedEngine) {
-		f.front.shun(f.nodes[1].address())
-		time.Sleep(time.Second)
-		f.front.shun("")
-	}},
-	{"a node stands still, and wakes", func(_ *testing.T, f *fleet, _ *sharedEngine) {
-		f.nodes[2].signal(syscall.SIGSTOP)
-		time.Sleep(4 * time.Second)
-		f.nodes[2].signal(syscall.SIGCONT)
-	}},
-}
-
 // Failure 13: the engine restarts, or does not answer; nodes are cut off from it, or are
 // stopped. Calls wait, or fail with the reason; no call is lost or run twice. (Between nodes
 // and engine are TCP proxies that pass no byte when they are cut; nodes are stopped by
@@ -66,9 +32,38 @@ func TestClusterTrouble(t *testing.T) {
 		t.Cleanup(func() { stopWatching(); watchers.Wait() })
 		sum := &score{}
 		calling := f.calling(f.callers(9), sum)
-		for _, tr := range troubles {
+		for _, tr := range []struct {
+			name  string
+			cause func()
+		}{
+			{"a server is killed and comes back, with its data", func() {
+				restart := e.kill(t)
+				time.Sleep(time.Second)
+				restart()
+			}},
+			{"the whole engine is away", func() {
+				e.pause()
+				time.Sleep(*engineAway)
+				e.resume()
+			}},
+			{"a node is cut off from the engine, not from its clients", func() {
+				f.nodes[0].deaden()
+				time.Sleep(3 * time.Second)
+				f.nodes[0].heal()
+			}},
+			{"a node is cut off from its clients, not from the engine", func() {
+				f.front.shun(f.nodes[1].address())
+				time.Sleep(time.Second)
+				f.front.shun("")
+			}},
+			{"a node stands still, and wakes", func() {
+				f.nodes[2].signal(syscall.SIGSTOP)
+				time.Sleep(4 * time.Second)
+				f.nodes[2].signal(syscall.SIGCONT)
+			}},
+		} {
 			began := sum.total()
-			tr.cause(t, f, e)
+			tr.cause()
 			mcptest.Eventually(t, "calls are made again after "+tr.name, 25*time.Second, func() bool { return sum.total() > began+9 })
 			t.Logf("%s: %d calls", tr.name, sum.total()-began)
 		}
@@ -128,74 +123,65 @@ func TestClusterFenced(t *testing.T) {
 			// One after the other: fleets on one engine are one cluster, and would notice each
 			// other's frozen nodes.
 			t.Run(name, func(t *testing.T) {
-				newFleet(t, e, shape{wires: true}).freeze(by.freeze, by.thaw)
+				f := newFleet(t, e, shape{wires: true})
+				owner, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
+				ctx := bounded(t, 40*time.Second)
+				places := []func() string{fixed(owner.url()), fixed(b.url()), fixed(c.url())}
+				told := make([]<-chan *callRecord, 6)
+				requests := make([]request, len(told))
+				for i := range told {
+					r := f.client(fixed(owner.url()), places[i%3])
+					q := request{tool: "work", args: workArgs{ID: callID(t, i), Steps: 60, MS: 6_000}}
+					if i >= 3 {
+						q.tool = "look"
+						q.args.Steps, q.args.MS = 10, 2_000
+					}
+					requests[i] = q
+					told[i] = start(ctx, r, q)
+				}
+				f.running(requests...)
+				by.freeze(owner)
+				began := time.Now()
+				time.Sleep(4 * time.Second)
+				records := make([]*callRecord, len(told))
+				for _, i := range []int{1, 2, 4, 5, 0, 3} {
+					if i == 0 { // the clients that are connected to other nodes have their answers
+						by.thaw(owner)
+					}
+					records[i] = <-told[i]
+				}
+				var took []time.Duration
+				for i, s := range records {
+					q := requests[i]
+					if err := s.check(q); err != nil || !s.over() {
+						t.Errorf("%s, call %d at node %s: %v, received %q", q.tool, i, f.nodes[i%3].name, err, s.received)
+						continue
+					}
+					if i%3 != 0 {
+						took = append(took, s.ended.Sub(began))
+						// The other node has taken the call over, and has ended it or run it again.
+						if q.tool == "look" {
+							f.wantRuns(q.args.ID, 2, 2)
+						}
+						if s.unknown() != (q.tool == "work") {
+							t.Errorf("%s, call %d at node %s ended with %q", q.tool, i, f.nodes[i%3].name, s.last())
+						}
+					}
+					if q.tool == "work" {
+						f.wantRuns(q.args.ID, 1, 1)
+					}
+				}
+				slices.Sort(took)
+				t.Logf("ended after %v", took)
+				// Clients can begin sessions at each node, also at the node that was away.
+				for i, n := range f.nodes {
+					r := f.client(fixed(n.url()), f.balanced)
+					q := request{tool: "work", args: workArgs{ID: callID(t, "after", i), Steps: 3, MS: 30}}
+					r.call(ctx, q).want(t, q, false)
+				}
 			})
 		}
 	})
-}
-
-func (f *fleet) freeze(freeze, thaw func(n *node)) {
-	t := f.t
-	owner, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
-	ctx := bounded(t, 40*time.Second)
-	places := []func() string{fixed(owner.url()), fixed(b.url()), fixed(c.url())}
-	records := make([]*callRecord, 6)
-	requests := make([]request, len(records))
-	var own, others sync.WaitGroup // others: calls of clients that are connected to other nodes
-	for i := range records {
-		r := f.client(fixed(owner.url()), places[i%3])
-		q := request{tool: "work", args: workArgs{ID: callID(t, i), Steps: 60, MS: 6_000}}
-		if i >= 3 {
-			q.tool = "look"
-			q.args.Steps, q.args.MS = 10, 2_000
-		}
-		requests[i] = q
-		wait := &own
-		if i%3 != 0 {
-			wait = &others
-		}
-		wait.Go(func() { records[i] = r.call(ctx, q) })
-	}
-	for _, q := range requests {
-		mcptest.Eventually(t, "the calls run", 10*time.Second, func() bool { return f.runs(q.args.ID) == 1 })
-	}
-	freeze(owner)
-	began := time.Now()
-	time.Sleep(4 * time.Second)
-	others.Wait()
-	thaw(owner)
-	own.Wait()
-	var took []time.Duration
-	for i, s := range records {
-		q := requests[i]
-		if err := s.check(q); err != nil || !s.over() {
-			t.Errorf("%s, call %d at node %s: %v, received %q", q.tool, i, f.nodes[i%3].name, err, s.received)
-			continue
-		}
-		if i%3 != 0 {
-			took = append(took, s.ended.Sub(began))
-			// The other node has taken the call over, and has ended it or run it again.
-			if q.tool == "look" {
-				f.wantRuns(q.args.ID, 2, 2)
-			}
-			if s.unknown() != (q.tool == "work") {
-				t.Errorf("%s, call %d at node %s ended with %q", q.tool, i, f.nodes[i%3].name, s.last())
-			}
-		}
-		if q.tool == "work" {
-			f.wantRuns(q.args.ID, 1, 1)
-		}
-	}
-	slices.Sort(took)
-	t.Logf("ended after %v", took)
-	// Clients can begin sessions at each node, also at the node that was away.
-	for i, n := range f.nodes {
-		r := f.client(fixed(n.url()), f.balanced)
-		q := request{tool: "work", args: workArgs{ID: callID(t, "after", i), Steps: 3, MS: 30}}
-		if s := r.call(ctx, q); s.check(q) != nil || s.unknown() {
-			t.Errorf("a new session at %s: %v, received %q", n.name, s.check(q), s.received)
-		}
-	}
 }
 
 // The engine restarts without its data, as some engines are configured: sessions are lost,
@@ -211,9 +197,8 @@ func TestClusterDataLost(t *testing.T) {
 		busy := f.client(fixed(f.nodes[0].url()), fixed(f.nodes[0].url()))
 		ctx := bounded(t, 40*time.Second)
 		q := request{tool: "work", args: workArgs{ID: callID(t), Steps: 30, MS: 3_000}}
-		told := make(chan *callRecord, 1)
-		go func() { told <- busy.call(ctx, q) }()
-		mcptest.Eventually(t, "the call runs", 10*time.Second, func() bool { return f.runs(q.args.ID) == 1 })
+		told := start(ctx, busy, q)
+		f.running(q)
 		e.redis.MustDo("FLUSHALL")
 		e.redis.Kill()
 		e.redis.Restart()
@@ -221,13 +206,11 @@ func TestClusterDataLost(t *testing.T) {
 			t.Errorf("who was in a call: %v, received %q", s.err, s.received)
 		}
 		f.wantRuns(q.args.ID, 1, 1)
-		if status, said := status(t, idle, "POST", nil, `{"jsonrpc":"2.0","id":9,"method":"tools/list"}`); status != http.StatusNotFound {
-			t.Errorf("who was idle: %d: %s", status, said)
+		if r := idle.exchange(t, "POST", mcptest.Request(9, "tools/list", "")); r.Status != http.StatusNotFound {
+			t.Errorf("who was idle: %d: %s", r.Status, r.Body)
 		}
 		fresh := f.client(f.balanced, f.balanced)
 		q = request{tool: "work", args: workArgs{ID: callID(t, "after"), Steps: 3, MS: 30}}
-		if s := fresh.call(ctx, q); s.check(q) != nil || s.unknown() {
-			t.Errorf("a new session: %v, received %q", s.check(q), s.received)
-		}
+		fresh.call(ctx, q).want(t, q, false)
 	})
 }

@@ -1,21 +1,15 @@
 package e2e
 
 import (
-	"archive/tar"
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"holdfast/internal/mcptest"
-	"holdfast/internal/sse"
 	"holdfast/internal/testlong"
 )
 
@@ -30,30 +24,9 @@ func buildBefore(t *testing.T) (program string) {
 		t.Skipf("this clone does not have commit %s (%v): git fetch --unshallow gets it", versionBefore, err)
 	}
 	dir := t.TempDir()
-	archive := exec.Command("git", "archive", "--format=tar", versionBefore)
-	archive.Dir = ".." // the whole repository
-	text := mcptest.Must(archive.Output())(t)
-	for files := tar.NewReader(bytes.NewReader(text)); ; {
-		head, err := files.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		path := filepath.Join(dir, head.Name) //nolint:gosec // it is from our own repository
-		switch head.Typeflag {
-		case tar.TypeDir:
-			err = os.MkdirAll(path, 0o755)
-		case tar.TypeReg:
-			var data []byte
-			if data, err = io.ReadAll(files); err == nil {
-				err = os.WriteFile(path, data, 0o644)
-			}
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+	archive := exec.Command("sh", "-c", `git -C .. archive --format=tar "$0" | tar -x -C "$1"`, versionBefore, dir) // the whole repository
+	if out, err := archive.CombinedOutput(); err != nil {
+		t.Fatalf("git archive: %v\n%s", err, out)
 	}
 	program = filepath.Join(dir, "holdfast-before")
 	compile := exec.Command("go", "build", "-o", program, "./cmd/holdfast")
@@ -109,9 +82,7 @@ func (v *versions) forwarded() {
 		q := v.request(tool, "forwarded-"+tool, 100)
 		v.whole(q, r.call(bounded(v.t, time.Minute), q))
 	}
-	if status, said := status(v.t, r, "POST", nil, `{"jsonrpc":"2.0","id":"l","method":"tools/list"}`); status != http.StatusOK {
-		v.t.Errorf("%s: tools/list: %d %s", v.name, status, said)
-	}
+	r.listTools(v.t)
 }
 
 // resumed makes a call at one node, and resumes it at the other.
@@ -119,22 +90,13 @@ func (v *versions) resumed() {
 	r := v.begin()
 	for i, at := range []*node{v.owner, v.other} {
 		q := v.request("work", fmt.Sprint("resumed-", i), 600)
-		s, id := &callRecord{ids: make(map[string]bool), retry: 50 * time.Millisecond}, r.ids.Add(1)
+		s, id := newRecord(), r.ids.Add(1)
 		r.at = fixed(at.url())
-		resp, err := r.send(bounded(v.t, time.Minute), "POST", nil, q.body(id))
-		if err != nil {
-			v.t.Error(err)
-			return
+		events := r.now().Stream(v.t, "POST", q.body(id))
+		for len(s.received) < 2 {
+			s.event(mcptest.Must(events.Next())(v.t), id)
 		}
-		for events := sse.NewReader(resp.Body, 1<<20); len(s.received) < 2; {
-			ev, err := events.Next()
-			if err != nil {
-				v.t.Errorf("%s: %v", q.args.ID, err)
-				break
-			}
-			s.event(ev, id)
-		}
-		resp.Body.Close()
+		events.Close()
 		r.at = fixed([]*node{v.other, v.owner}[i].url())
 		r.stay(bounded(v.t, time.Minute), s, id, q)
 		v.whole(q, s)
@@ -149,9 +111,7 @@ func (v *versions) keyed() {
 	id := r.ids.Add(1)
 	for _, at := range []*node{v.owner, v.other} {
 		r.at = fixed(at.url())
-		s := &callRecord{ids: make(map[string]bool), retry: 50 * time.Millisecond}
-		r.stay(bounded(v.t, time.Minute), s, id, q)
-		v.whole(q, s)
+		v.whole(q, r.ask(bounded(v.t, time.Minute), id, q, ""))
 	}
 }
 
@@ -159,21 +119,11 @@ func (v *versions) keyed() {
 func (v *versions) socket() {
 	r := v.begin()
 	ctx := bounded(v.t, time.Minute)
-	ws, refused, err := mcptest.Dial(ctx, v.other.url(), "Mcp-Session-Id", r.session)
-	if ws == nil {
-		v.t.Errorf("%s: %d %s, %v", v.name, refused.Status, refused.Body, err)
-		return
-	}
-	defer func() { _ = ws.CloseNow() }()
-	q, s := v.request("work", "socket", 100), &callRecord{ids: make(map[string]bool)}
+	ws := mcptest.MustDial(v.t, ctx, v.other.url(), "Mcp-Session-Id", r.session)
+	q, s := v.request("work", "socket", 100), newRecord()
 	ws.Say(v.t, q.body(1))
 	for !s.over() && s.err == nil {
-		_, data, err := ws.Read(ctx)
-		if err != nil {
-			v.t.Errorf("%s: %v", v.name, err)
-			return
-		}
-		s.addMessage(data, 1)
+		s.addMessage([]byte(ws.Hear(v.t)), 1)
 	}
 	v.whole(q, s)
 }
@@ -181,13 +131,13 @@ func (v *versions) socket() {
 // deleted ends a session at the node that does not have it.
 func (v *versions) deleted() {
 	r := v.begin()
-	if status, said := status(v.t, r, "DELETE", nil, ""); status != http.StatusNoContent {
-		v.t.Errorf("%s: DELETE: %d %s", v.name, status, said)
+	if r := r.exchange(v.t, "DELETE", ""); r.Status != http.StatusNoContent {
+		v.t.Errorf("%s: DELETE: %d %s", v.name, r.Status, r.Body)
 	}
 	for _, n := range []*node{v.owner, v.other} {
 		r.at = fixed(n.url())
-		if status, said := status(v.t, r, "GET", nil, ""); status != http.StatusNotFound {
-			v.t.Errorf("%s: GET of a session that was deleted: %d %s", v.name, status, said)
+		if r := r.exchange(v.t, "GET", ""); r.Status != http.StatusNotFound {
+			v.t.Errorf("%s: GET of a session that was deleted: %d %s", v.name, r.Status, r.Body)
 		}
 	}
 }
@@ -197,29 +147,19 @@ func (v *versions) deleted() {
 func (v *versions) takenOver(leaves bool) {
 	r, done := v.begin(), v.request("work", "before", 50)
 	ctx := bounded(v.t, 2*time.Minute)
-	before := &callRecord{ids: make(map[string]bool), retry: 50 * time.Millisecond}
-	r.stay(ctx, before, r.ids.Add(1), done)
+	before := r.call(ctx, done)
 	v.whole(done, before)
-	tools := []string{"work", "look", "work", "look"}
-	records, ended := make([]*callRecord, len(tools)), make(chan int)
-	request := func(i int) request {
-		q := v.request(tools[i], fmt.Sprint("taken-over-", i), 4000)
+	requests, told := make([]request, 4), make([]<-chan *callRecord, 4)
+	for i := range requests {
+		q := v.request([]string{"work", "look"}[i%2], fmt.Sprint("taken-over-", i), 4000)
 		q.key = q.args.ID // a light call that is cut can be found by its key only
-		return q
-	}
-	for i := range tools {
 		at := r
 		if i >= 2 { // a client that is connected to the owner, and goes to the other node when the owner is lost
 			at = v.client(fixed(v.owner.url()), prefer(v.owner, v.other))
 		}
-		go func() {
-			records[i] = at.call(ctx, request(i))
-			ended <- i
-		}()
+		requests[i], told[i] = q, start(ctx, at, q)
 	}
-	for i := range tools {
-		mcptest.Eventually(v.t, "the call runs", time.Minute, func() bool { return v.runs(request(i).args.ID) > 0 })
-	}
+	v.running(requests...)
 	if leaves {
 		if err := v.owner.terminate(time.Minute); err != nil {
 			v.t.Errorf("%s: the owner ended with %v", v.name, err)
@@ -227,9 +167,8 @@ func (v *versions) takenOver(leaves bool) {
 	} else {
 		v.owner.kill()
 	}
-	for range tools {
-		i := <-ended
-		q, s := request(i), records[i]
+	for i, q := range requests {
+		s := <-told[i]
 		if err := s.check(q); err != nil || !s.over() {
 			v.t.Errorf("%s: %v, received %q", q.args.ID, err, s.received)
 		}
@@ -240,14 +179,7 @@ func (v *versions) takenOver(leaves bool) {
 		}
 	}
 	// The call that had ended can be read at the other node.
-	again := &callRecord{ids: make(map[string]bool), retry: 50 * time.Millisecond}
-	if resp, err := r.send(ctx, "GET", map[string]string{"Last-Event-ID": before.first}, ""); err != nil {
-		v.t.Error(err)
-	} else {
-		_ = r.take(again, 1, resp)
-		resp.Body.Close()
-		v.whole(done, again)
-	}
+	v.whole(done, r.ask(ctx, 1, done, before.first))
 	q := v.request("work", "after", 50)
 	v.whole(q, r.call(context.WithoutCancel(ctx), q))
 }

@@ -23,10 +23,9 @@ import (
 // connection. The front passes over a node that accepts no connection. A request that breaks is
 // answered with 502, and not tried again.
 type front struct {
-	URL    string
-	nodes  func() []string // returns the addresses of nodes
-	next   atomic.Uint64
-	server *http.Server
+	URL   string
+	nodes func() []string // returns the addresses of nodes
+	next  atomic.Uint64
 
 	mu      sync.Mutex
 	shunned string // the address of a node that can't be reached
@@ -52,19 +51,8 @@ func newFront(t *testing.T, nodes func() []string) *front {
 			w.WriteHeader(http.StatusBadGateway)
 		},
 	}
-	l := mcptest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	f.URL = "http://" + l.Addr().String() + "/mcp"
-	f.server = &http.Server{Handler: aborting(proxy), ReadHeaderTimeout: 10 * time.Second}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = f.server.Serve(l) // until f.server is closed
-	}()
-	t.Cleanup(func() {
-		_ = f.server.Close()
-		<-ended
-		own.CloseIdleConnections()
-	})
+	t.Cleanup(own.CloseIdleConnections)
+	f.URL = mcptest.Serve(t, aborting(proxy)) + "/mcp"
 	return f
 }
 

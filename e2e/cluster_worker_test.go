@@ -36,7 +36,7 @@ type workArgs struct {
 //
 //	work  reports progress in steps steps within ms milliseconds
 //	look  is work, annotated as retry-safe
-//	ask   asks the user after ms milliseconds, and returns the answer
+//	ask      asks the user after that, and returns the answer
 //	inquire  is ask, annotated as retry-safe
 //	process  returns the id of its process
 func workServer(traces string) *mcp.Server {
@@ -46,7 +46,7 @@ func workServer(traces string) *mcp.Server {
 			return nil, nil, err
 		}
 		err := pace(ctx, req, a.Steps, time.Duration(a.MS)*time.Millisecond)
-		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "did " + a.ID}}}, nil, err
+		return said("did " + a.ID), nil, err
 	}
 	mcp.AddTool(server, &mcp.Tool{Name: "work"}, work)
 	mcp.AddTool(server, &mcp.Tool{Name: "look", Annotations: &mcp.ToolAnnotations{ReadOnlyHint: true}}, work)
@@ -54,22 +54,19 @@ func workServer(traces string) *mcp.Server {
 		if err := trace(traces, a.ID); err != nil {
 			return nil, nil, err
 		}
-		if err := pace(ctx, req, 0, time.Duration(a.MS)*time.Millisecond); err != nil {
+		if err := pace(ctx, req, a.Steps, time.Duration(a.MS)*time.Millisecond); err != nil {
 			return nil, nil, err
 		}
-		res, err := req.Session.Elicit(ctx, &mcp.ElicitParams{
-			Message:         "Who is " + a.ID + "?",
-			RequestedSchema: map[string]any{"type": "object", "properties": map[string]any{"name": map[string]any{"type": "string"}}},
-		})
+		res, err := req.Session.Elicit(ctx, &mcp.ElicitParams{Message: "Who is " + a.ID + "?", RequestedSchema: eraQuestion.RequestedSchema})
 		if err != nil {
 			return nil, nil, err
 		}
-		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: fmt.Sprint(res.Content["name"])}}}, nil, nil
+		return said(fmt.Sprint(res.Content["name"])), nil, nil
 	}
 	mcp.AddTool(server, &mcp.Tool{Name: "ask"}, ask)
 	mcp.AddTool(server, &mcp.Tool{Name: "inquire", Annotations: &mcp.ToolAnnotations{ReadOnlyHint: true}}, ask)
 	mcp.AddTool(server, &mcp.Tool{Name: "process"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
-		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: fmt.Sprint("process ", os.Getpid())}}}, nil, nil
+		return said(fmt.Sprint("process ", os.Getpid())), nil, nil
 	})
 	return server
 }
@@ -92,13 +89,7 @@ func pace(ctx context.Context, req *mcp.CallToolRequest, steps int, over time.Du
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		if req.Params.GetProgressToken() == nil {
-			continue
-		}
-		err := req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{
-			ProgressToken: req.Params.GetProgressToken(), Progress: float64(i + 1),
-		})
-		if err != nil {
+		if err := progress(ctx, req, float64(i+1)); err != nil {
 			return err
 		}
 	}
@@ -121,18 +112,17 @@ func libraryNode(args []string) {
 	listen := fs.String("listen", "", "")
 	admin := fs.String("admin", "", "")
 	store := fs.String("store", "", "")
-	retry := fs.Duration("retry", time.Second, "")
-	ttl := fs.Duration("session-ttl", 30*time.Minute, "")
-	keep := fs.Duration("keep", 10*time.Minute, "")
 	drain := fs.Duration("drain", 30*time.Second, "")
-	taskAfter := fs.Duration("task-after", 0, "")
-	maxWait := fs.Duration("max-wait", 0, "")
 	role := fs.String("role", string(holdfast.RoleBoth), "")
+	o := &holdfast.Options{Eras: holdfast.ErasBoth, Principal: func(r *http.Request) string { return r.Header.Get("User") }}
+	fs.DurationVar(&o.Retry, "retry", time.Second, "")
+	fs.DurationVar(&o.SessionTTL, "session-ttl", 30*time.Minute, "")
+	fs.DurationVar(&o.Keep, "keep", 10*time.Minute, "")
+	fs.DurationVar(&o.TaskAfter, "task-after", 0, "")
+	fs.DurationVar(&o.MaxWait, "max-wait", 0, "")
 	_ = fs.Parse(args) // exits
-	err := serveLibrary(*listen, *admin, *store, *drain, fs.Arg(0), &holdfast.Options{
-		Retry: *retry, SessionTTL: *ttl, Keep: *keep, TaskAfter: *taskAfter, MaxWait: *maxWait, Role: holdfast.Role(*role), Eras: holdfast.ErasBoth,
-		Principal: func(r *http.Request) string { return r.Header.Get("User") },
-	})
+	o.Role = holdfast.Role(*role)
+	err := serveLibrary(*listen, *admin, *store, *drain, fs.Arg(0), o)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -153,7 +143,12 @@ func serveLibrary(listen, admin, storeURL string, drain time.Duration, traces st
 	}
 	o.Store = store
 	work := workServer(traces)
-	handler := holdfast.NewHandler(brittleServer(traces, work), o)
+	handler := holdfast.NewHandler(func(*http.Request) *mcp.Server {
+		if _, err := os.Stat(filepath.Join(traces, panicFile)); err == nil {
+			panic("hunter2")
+		}
+		return work
+	}, o)
 	l, err := net.Listen("tcp", listen)
 	if err != nil {
 		return err

@@ -16,14 +16,14 @@ import (
 	"holdfast/internal/mcptest"
 )
 
-// A model is a model for Codex that needs no network: it speaks the part of the Responses API
-// that is needed for a turn with one tool call.
+// A model is a model for a host, which calls one tool in a turn.
 type model struct {
 	URL     string
 	outputs chan string // the results of tools
 }
 
-// newModel starts a model that calls a tool with arguments.
+// newModel starts a model for Codex that needs no network: it speaks the part of the Responses API that is needed for a
+// turn with one call of a tool with arguments.
 func newModel(t *testing.T, tool, arguments string) *model {
 	t.Helper()
 	m := &model{outputs: make(chan string, 10)}
@@ -191,7 +191,7 @@ func (r *codexRun) silent(t *testing.T) {
 		}
 		return Cut{}
 	}))).start()
-	mcptest.Eventually(t, "the call", time.Minute, func() bool { return w.ran() == 1 })
+	w.began(t)
 	time.AfterFunc(6*time.Second, w.end)
 	w.wantPaid(t, m.output(t))
 }
@@ -203,7 +203,7 @@ func (r *codexRun) offline(t *testing.T) {
 	proxy := mcptest.Must(NewProxy(u.Host, func(string) Cut { return Cut{} }))(t)
 	t.Cleanup(proxy.Close)
 	newCodex(t, m, r.server(t, "http://"+proxy.Addr())).start()
-	mcptest.Eventually(t, "the call", time.Minute, func() bool { return w.ran() == 1 })
+	w.began(t)
 	time.Sleep(3 * time.Second) // by then a silent call has an event id
 	proxy.Away(true, false)
 	time.Sleep(10 * time.Second)
@@ -221,9 +221,7 @@ func (r *codexRun) givesUp(t *testing.T) {
 		t.Errorf("the model was told %s", out)
 	}
 	mcptest.Eventually(t, "the tool told", time.Minute, func() bool { return w.cancelled.Load() })
-	if n := w.ran(); n != 1 {
-		t.Errorf("the tool ran %d times", n)
-	}
+	w.ranOnce(t)
 }
 
 // killed has Codex and the bridge killed in mid-call. Its model makes the call again, with
@@ -232,7 +230,7 @@ func (r *codexRun) killed(t *testing.T) {
 	w, m := newWaiter(t), newModel(t, "pay", `{"amount":10}`)
 	c := newCodex(t, m, r.server(t, w.URL))
 	kill := c.start()
-	mcptest.Eventually(t, "the call", time.Minute, func() bool { return w.ran() == 1 })
+	w.began(t)
 	kill()
 	c.start()
 	time.AfterFunc(3*time.Second, w.end)
@@ -245,7 +243,5 @@ func (w *waiter) wantPaid(t *testing.T, told string) {
 	if !strings.Contains(told, "10") || strings.Contains(strings.ToLower(told), "err") {
 		t.Errorf("the host was told %s", told)
 	}
-	if n := w.ran(); n != 1 {
-		t.Errorf("the tool ran %d times", n)
-	}
+	w.ranOnce(t)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -76,10 +77,7 @@ func readCompose(t *testing.T) (c composition) {
 // a flag, and the time between SIGTERM and SIGKILL is at least 10 s longer than --drain.
 func checkFlags(t *testing.T, where string, args, env []string, grace time.Duration) {
 	t.Helper()
-	said, err := exec.Command(built, "serve", "--help").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	said := mcptest.Must(exec.Command(built, "serve", "--help").Output())(t)
 	help := string(said)
 	known := func(name string) bool { return regexp.MustCompile(`(?m)^ +--` + name + ` `).MatchString(help) }
 	if len(args) == 0 || args[0] != "serve" {
@@ -152,9 +150,6 @@ func TestShippedFlags(t *testing.T) {
 		t.Errorf("compose.yaml has %d nodes", nodes)
 	}
 
-	checkManifests(t)
-	checkChart(t)
-
 	unit := string(fromRoot(t, "deploy", "systemd", "holdfast.service"))
 	start := regexp.MustCompile(`(?m)^ExecStart=/usr/bin/holdfast (.*)$`).FindStringSubmatch(unit)
 	stop := regexp.MustCompile(`(?m)^TimeoutStopSec=(\d+)$`).FindStringSubmatch(unit)
@@ -163,66 +158,6 @@ func TestShippedFlags(t *testing.T) {
 	}
 	grace := mcptest.Must(time.ParseDuration(stop[1] + "s"))(t)
 	checkFlags(t, "holdfast.service", strings.Fields(start[1]), nil, grace)
-}
-
-// checkManifests checks the plain manifests.
-func checkManifests(t *testing.T) {
-	t.Helper()
-	var kinds []string
-	for all := yaml.NewDecoder(bytes.NewReader(fromRoot(t, "deploy", "kubernetes", "holdfast.yaml"))); ; {
-		var m, loose = manifest{}, yaml.Node{}
-		if err := all.Decode(&loose); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			t.Fatal(err)
-		}
-		var kind struct{ Kind string }
-		mcptest.Check(t, loose.Decode(&kind))
-		kinds = append(kinds, kind.Kind)
-		if kind.Kind != "Deployment" {
-			continue
-		}
-		mcptest.Check(t, loose.Decode(&m))
-		if !mapsWithin(m.Spec.Selector.MatchLabels, m.Spec.Template.Metadata.Labels) {
-			t.Error("the Deployment does not select its pods")
-		}
-		for _, c := range m.Spec.Template.Spec.Containers {
-			var env []string
-			for _, e := range c.Env {
-				env = append(env, e.Name)
-			}
-			checkFlags(t, "Deployment", c.Args, env, time.Duration(m.Spec.Template.Spec.Grace)*time.Second)
-		}
-	}
-	slices.Sort(kinds)
-	if want := []string{"Deployment", "NetworkPolicy", "PodDisruptionBudget", "Service", "ServiceAccount"}; !slices.Equal(kinds, want) {
-		t.Errorf("the manifests are %q", kinds)
-	}
-}
-
-// checkChart checks that the flags and variables in the chart exist.
-func checkChart(t *testing.T) {
-	t.Helper()
-	helpers := string(fromRoot(t, "deploy", "helm", "templates", "_helpers.tpl"))
-	args, env := []string{"serve"}, regexp.MustCompile(`HOLDFAST_[A-Z_]+`).FindAllString(helpers, -1)
-	for _, m := range regexp.MustCompile(`"?(--[a-z][a-z-]+)(=|\n)`).FindAllStringSubmatch(helpers, -1) {
-		if m[1] != "--drain" {
-			args = append(args, m[1])
-		}
-	}
-	if len(args) < 15 || len(env) < 3 {
-		t.Errorf("the chart has only the flags %q and variables %q", args, env)
-	}
-	checkFlags(t, "the chart", args, env, time.Minute)
-}
-
-func mapsWithin(part, whole map[string]string) bool {
-	for k, v := range part {
-		if whole[k] != v {
-			return false
-		}
-	}
-	return len(part) > 0
 }
 
 // TestCompose runs the services of compose.yaml without containers: a NATS server and three nodes
@@ -272,10 +207,8 @@ func TestCompose(t *testing.T) {
 		t.Errorf("node 2 answers %q", rest.received)
 	}
 	peer.URL = nodes[2].URL
-	resp := peer.send("POST", "", `{"jsonrpc":"2.0","id":9,"method":"tools/list"}`)
-	defer resp.Body.Close()
-	if body, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK || !bytes.Contains(body, []byte(`"count"`)) {
-		t.Errorf("node 3 answers %s, %v: %s", resp.Status, err, body)
+	if r := peer.Post(t, mcptest.Request(9, "tools/list", "")); r.Status != http.StatusOK || !strings.Contains(r.Body, `"count"`) {
+		t.Errorf("node 3 answers %d: %s", r.Status, r.Body)
 	}
 }
 
@@ -300,4 +233,55 @@ func TestShippedGrafana(t *testing.T) {
 	if mounts := readCompose(t).Services["grafana"].Volumes; !strings.HasSuffix(strings.Join(mounts, " "), to) {
 		t.Errorf("the dashboard is looked for in %s, and is at %q", to, mounts)
 	}
+}
+
+// TestShippedManifests checks the plain manifests.
+func TestShippedManifests(t *testing.T) {
+	t.Parallel()
+	mcptest.Check(t, build())
+	var kinds []string
+	for all := yaml.NewDecoder(bytes.NewReader(fromRoot(t, "deploy", "kubernetes", "holdfast.yaml"))); ; {
+		var m manifest
+		if err := all.Decode(&m); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		kinds = append(kinds, m.Kind)
+		if m.Kind != "Deployment" {
+			continue
+		}
+		labels, both := maps.Clone(m.Spec.Template.Metadata.Labels), maps.Clone(m.Spec.Template.Metadata.Labels)
+		if maps.Copy(both, m.Spec.Selector.MatchLabels); len(m.Spec.Selector.MatchLabels) == 0 || !maps.Equal(labels, both) {
+			t.Error("the Deployment does not select its pods")
+		}
+		for _, c := range m.Spec.Template.Spec.Containers {
+			var env []string
+			for _, e := range c.Env {
+				env = append(env, e.Name)
+			}
+			checkFlags(t, "Deployment", c.Args, env, time.Duration(m.Spec.Template.Spec.Grace)*time.Second)
+		}
+	}
+	slices.Sort(kinds)
+	if want := []string{"Deployment", "NetworkPolicy", "PodDisruptionBudget", "Service", "ServiceAccount"}; !slices.Equal(kinds, want) {
+		t.Errorf("the manifests are %q", kinds)
+	}
+}
+
+// TestShippedChart checks that the flags and variables in the chart exist.
+func TestShippedChart(t *testing.T) {
+	t.Parallel()
+	mcptest.Check(t, build())
+	helpers := string(fromRoot(t, "deploy", "helm", "templates", "_helpers.tpl"))
+	args, env := []string{"serve"}, regexp.MustCompile(`HOLDFAST_[A-Z_]+`).FindAllString(helpers, -1)
+	for _, m := range regexp.MustCompile(`"?(--[a-z][a-z-]+)(=|\n)`).FindAllStringSubmatch(helpers, -1) {
+		if m[1] != "--drain" {
+			args = append(args, m[1])
+		}
+	}
+	if len(args) < 15 || len(env) < 3 {
+		t.Errorf("the chart has only the flags %q and variables %q", args, env)
+	}
+	checkFlags(t, "the chart", args, env, time.Minute)
 }

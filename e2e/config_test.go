@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"holdfast/internal/mcptest"
@@ -29,20 +30,15 @@ func merged(t *testing.T) (p *program, dir string) {
 		Args    []string          `json:"args"`
 		Env     map[string]string `json:"env,omitempty"`
 	}
-	text, err := json.Marshal(map[string]any{
+	text := mcptest.Must(json.Marshal(map[string]any{
 		"mcpServers": map[string]server{
 			"everything": {"node", []string{filepath.Join(npms, everything), "stdio"}, nil},
 			"filesystem": {"node", []string{filepath.Join(npms, filesystemServer), dir}, nil},
 			"memory":     {"node", []string{filepath.Join(npms, memoryServer)}, map[string]string{"MEMORY_FILE_PATH": filepath.Join(dir, "memory.jsonl")}},
 		},
 		"holdfast": map[string]any{"merge": true},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "claude_desktop_config.json")
-	mcptest.Check(t, os.WriteFile(file, text, 0o600))
-	return serve(t, "--config", file), dir
+	}))(t)
+	return serve(t, "--config", fileOf(t, string(text))), dir
 }
 
 // The command lines of the old and the new Inspector use three merged servers, and one of them
@@ -50,40 +46,33 @@ func merged(t *testing.T) (p *program, dir string) {
 func TestMergedInspector(t *testing.T) {
 	t.Parallel()
 	p, dir := merged(t)
-	for _, inspector := range []struct{ name, node, script string }{{"0.15", "node", inspector1}, {"2", node22, inspector2}} {
-		t.Run(inspector.name, func(t *testing.T) {
-			if inspector.name == "0.15" {
-				peersOnly(t, "it starts forty programs")
+	eachInspector(t, func(t *testing.T, command []string) {
+		if strings.HasSuffix(t.Name(), "/0.15") {
+			peersOnly(t, "it starts forty programs")
+		}
+		inspect := func(url string, args ...string) []byte {
+			return run(t, command[0], slices.Concat(command[1:], []string{"--cli", url, "--transport", "http"}, args)...)
+		}
+		var list struct{ Tools []struct{ Name string } }
+		unmarshal(t, inspect(p.URL, "--method", "tools/list"), &list)
+		var names []string
+		for _, tool := range list.Tools {
+			names = append(names, tool.Name)
+		}
+		for _, want := range []string{"everything_echo", "filesystem_read_text_file", "memory_read_graph"} {
+			if !slices.Contains(names, want) {
+				t.Errorf("no tool %s in %v", want, names)
 			}
-			packages := npm(t, inspector.script)
-			node := inspector.node
-			if node != "node" {
-				node = filepath.Join(npm(t, node), node)
-			}
-			inspect := func(url string, args ...string) []byte {
-				return run(t, node, append([]string{filepath.Join(packages, inspector.script), "--cli", url, "--transport", "http"}, args...)...)
-			}
-			var list struct{ Tools []struct{ Name string } }
-			unmarshal(t, inspect(p.URL, "--method", "tools/list"), &list)
-			var names []string
-			for _, tool := range list.Tools {
-				names = append(names, tool.Name)
-			}
-			for _, want := range []string{"everything_echo", "filesystem_read_text_file", "memory_read_graph"} {
-				if !slices.Contains(names, want) {
-					t.Errorf("no tool %s in %v", want, names)
-				}
-			}
-			wantText(t, inspect(p.URL, "--method", "tools/call", "--tool-name", "everything_echo", "--tool-arg", "message=hello"), "Echo: hello")
-			wantText(t, inspect(p.URL, "--method", "tools/call", "--tool-name", "filesystem_read_text_file", "--tool-arg", "path="+dir+"/note.txt"), "kept\n")
-			wantText(t, inspect("http://"+p.Addr+"/filesystem/mcp", "--method", "tools/call", "--tool-name", "read_text_file", "--tool-arg", "path="+dir+"/note.txt"), "kept\n")
-			var resources struct{ Resources []struct{ URI string } }
-			unmarshal(t, inspect(p.URL, "--method", "resources/list"), &resources)
-			if len(resources.Resources) == 0 {
-				t.Error("no resources")
-			}
-		})
-	}
+		}
+		wantText(t, inspect(p.URL, "--method", "tools/call", "--tool-name", "everything_echo", "--tool-arg", "message=hello"), "Echo: hello")
+		wantText(t, inspect(p.URL, "--method", "tools/call", "--tool-name", "filesystem_read_text_file", "--tool-arg", "path="+dir+"/note.txt"), "kept\n")
+		wantText(t, inspect("http://"+p.Addr+"/filesystem/mcp", "--method", "tools/call", "--tool-name", "read_text_file", "--tool-arg", "path="+dir+"/note.txt"), "kept\n")
+		var resources struct{ Resources []struct{ URI string } }
+		unmarshal(t, inspect(p.URL, "--method", "resources/list"), &resources)
+		if len(resources.Resources) == 0 {
+			t.Error("no resources")
+		}
+	})
 }
 
 // Both TypeScript clients use three merged servers.

@@ -3,8 +3,6 @@ package e2e
 import (
 	"maps"
 	"net/http"
-	"net/http/httputil"
-	neturl "net/url"
 	"os/exec"
 	"strings"
 	"testing"
@@ -44,41 +42,25 @@ func eraTransport(t *testing.T, url, revision string) mcp.Transport {
 	return &mcp.StreamableClientTransport{Endpoint: url}
 }
 
-// A reachedServer is a server that clients reach through holdfast connect, and through NewClientTransport.
-type reachedServer struct {
-	url    func(t *testing.T) string
-	legacy bool // it speaks no modern revision
-	modern bool // it speaks no legacy revision
-	peer   eraPeer
-}
-
-func reachedServers() map[string]reachedServer {
-	return map[string]reachedServer{
-		"holdfast": {peer: eraPeer{checks: fixture()}, url: func(t *testing.T) string {
-			return servePeer(t, &eraPeer{}, &holdfast.Options{Eras: holdfast.ErasBoth})
-		}},
-		"holdfast, legacy only": {legacy: true, peer: eraPeer{checks: fixture()}, url: func(t *testing.T) string {
-			return servePeer(t, &eraPeer{}, &holdfast.Options{Eras: holdfast.ErasLegacy})
-		}},
-		"go-sdk": {legacy: true, peer: eraPeer{checks: fixture()}, url: func(t *testing.T) string { return upstream(t, eraServer(false), nil) }},
-		"go-sdk, modern only": {modern: true, peer: eraPeer{checks: fixture()}, url: func(t *testing.T) string {
-			return modernOnly(t, modernLibrary(t))
-		}},
-		"server-everything": {legacy: true, peer: eraPeer{checks: everythingChecks(), needs: []string{everything}}, url: func(t *testing.T) string {
-			return everythingOver(t, "streamableHttp", "/mcp").url
-		}},
-		"TypeScript 2.x, modern only": {modern: true, peer: eraPeer{checks: fixture(), needs: []string{tsServer}, missing: noParams}, url: func(t *testing.T) string {
-			return eraTypeScriptURL(t, "modern")
-		}},
+// reachedServers returns the servers that clients reach through holdfast connect, and through NewClientTransport.
+func reachedServers() []eraPeer {
+	over := func(eras holdfast.Era) func(t *testing.T) string {
+		return func(t *testing.T) string { return servePeer(t, &eraPeer{}, &holdfast.Options{Eras: eras}) }
+	}
+	return []eraPeer{
+		{name: "holdfast", checks: fixture(), url: over(holdfast.ErasBoth)},
+		{name: "holdfast, legacy only", only: "legacy", checks: fixture(), url: over(holdfast.ErasLegacy)},
+		{name: "go-sdk", only: "legacy", checks: fixture(), url: legacyLibrary},
+		{name: "go-sdk, modern only", only: "modern", checks: fixture(), url: func(t *testing.T) string { return modernOnly(t, modernLibrary(t)) }},
+		{name: "server-everything", only: "legacy", checks: everythingChecks(), needs: []string{everything}, url: everythingURL},
+		{name: "TypeScript 2.x, modern only", only: "modern", checks: fixture(), needs: []string{tsServer}, missing: noParams, url: eraTypeScriptURL("modern")},
 	}
 }
 
 // modernOnly starts a proxy to a server that refuses requests which are not of revision 2026-07-28.
 func modernOnly(t *testing.T, url string) string {
 	t.Helper()
-	to := mcptest.Must(neturl.Parse(url))(t)
-	pass := httputil.NewSingleHostReverseProxy(to)
-	pass.FlushInterval = -1
+	pass := passing(t, url)
 	return mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("MCP-Protocol-Version") == "2026-07-28" {
 			pass.ServeHTTP(w, r)
@@ -94,15 +76,15 @@ func modernOnly(t *testing.T, url string) string {
 // holdfast connect.
 func TestConnectEras(t *testing.T) {
 	t.Parallel()
-	for name, server := range reachedServers() {
-		t.Run(name, func(t *testing.T) {
+	for _, server := range reachedServers() {
+		t.Run(server.name, func(t *testing.T) {
 			testlong.Only(t, "many processes")
-			npm(t, append(server.peer.needs, sdk1, sdk2)...)
+			npm(t, append(server.needs, sdk1, sdk2)...)
 			t.Parallel()
 			url := server.url(t)
 			for who, client := range eraClients() {
-				peer := server.peer
-				if name == "server-everything" && !isLegacy(who) {
+				peer := server
+				if server.name == "server-everything" && !isLegacy(who) {
 					// The server also asks for the roots by itself, and that request may belong to no call.
 					peer.checks = maps.Clone(peer.checks)
 					delete(peer.checks, "roots")
@@ -122,17 +104,17 @@ func TestConnectEras(t *testing.T) {
 // the eras that each server speaks.
 func TestLibraryEras(t *testing.T) {
 	t.Parallel()
-	for name, server := range reachedServers() {
-		t.Run(name, func(t *testing.T) {
+	for _, server := range reachedServers() {
+		t.Run(server.name, func(t *testing.T) {
 			testlong.Only(t, "many processes")
-			npm(t, server.peer.needs...)
+			npm(t, server.needs...)
 			t.Parallel()
 			url := server.url(t)
-			if !server.legacy {
-				server.peer.meets(t, "go-sdk", officialEraClient(""), "library:"+url)
+			if server.only != "legacy" {
+				server.meets(t, "go-sdk", officialEraClient(""), "library:"+url)
 			}
-			if !server.modern {
-				server.peer.meets(t, "go-sdk, 2025-11-25", officialEraClient("2025-11-25"), "library:"+url)
+			if server.only != "modern" {
+				server.meets(t, "go-sdk, 2025-11-25", officialEraClient("2025-11-25"), "library:"+url)
 			}
 		})
 	}

@@ -26,64 +26,68 @@ import (
 // (Failure 15)
 func TestConnectKilled(t *testing.T) {
 	t.Parallel()
-	for name, host := range killHosts {
+	mcptest.Check(t, build())
+	for name, host := range map[string]killHost{
+		"legacy": {
+			begins: `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"host","version":"1"}}}`,
+			ready:  `{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\n",
+		},
+		"modern":                         modernKillHost("{}", false),
+		"modern, tasks of connect":       modernKillHost(`{"extensions":{"io.modelcontextprotocol/tasks":{}}}`, true),
+		"modern, tasks are the server's": modernKillHost(`{"extensions":{"io.modelcontextprotocol/tasks":{}}}`, false),
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if name != "legacy" {
 				testlong.Only(t, "kills many processes")
 			}
-			connectKilled(t, host)
+			var mu sync.Mutex
+			runs := make(map[int]int) // runs of the tool, by the number of the call
+			server := mcp.NewServer(&mcp.Implementation{Name: "counts", Version: "1"}, nil)
+			mcp.AddTool(server, &mcp.Tool{Name: "work"}, func(_ context.Context, _ *mcp.CallToolRequest, args struct {
+				N int `json:"n"`
+			}) (*mcp.CallToolResult, any, error) {
+				mu.Lock()
+				runs[args.N]++
+				mu.Unlock()
+				time.Sleep(20 * time.Millisecond) // the tool works for a while
+				return nil, args.N, nil
+			})
+			s := library(t, server, &holdfast.Options{
+				Retry: 10 * time.Millisecond, Eras: map[bool]holdfast.Era{true: holdfast.ErasLegacy, false: holdfast.ErasBoth}[host.legacyServer], TaskAfter: 10 * time.Millisecond,
+			})
+			calls := testlong.Either(10, 40)
+			state := t.TempDir()
+			began := time.Now()
+			task := ""
+			if !callThrough(t, host, s, t.TempDir(), -1, time.Minute, &task) { // -1: not a number of the calls below, which have no bound
+				t.Fatal("not even a process that is left alone gets an answer")
+			}
+			usual := time.Since(began) // the time of a start, an initialize and a call: the shortest so far
+			kills, n, tasks := 0, 0, 0
+			for ; n < calls || kills == 0; n++ { // a slow start can make every process of the first calls outlive its call
+				tries, task := 0, ""
+				for answered := false; !answered; tries++ {
+					life := rand.N(usual * time.Duration(3+tries) / 4) // longer with each try, so that one succeeds
+					began = time.Now()
+					answered = callThrough(t, host, s, state, n, life, &task)
+				}
+				usual = min(usual, time.Since(began))
+				kills += tries - 1
+				if task != "" {
+					tasks++
+				}
+				mu.Lock()
+				if runs[n] != 1 {
+					t.Errorf("call %d has run %d times, in %d tries", n, runs[n], tries)
+				}
+				mu.Unlock()
+			}
+			t.Logf("%d calls, of which %d became tasks, %d kills", n, tasks, kills)
+			if knows := strings.Contains(host.meta, "tasks"); knows != (tasks > 0) {
+				t.Errorf("%d calls became tasks", tasks)
+			}
 		})
-	}
-}
-
-func connectKilled(t *testing.T, host killHost) {
-	mcptest.Check(t, build())
-	var mu sync.Mutex
-	runs := make(map[int]int) // runs of the tool, by the number of the call
-	server := mcp.NewServer(&mcp.Implementation{Name: "counts", Version: "1"}, nil)
-	mcp.AddTool(server, &mcp.Tool{Name: "work"}, func(_ context.Context, _ *mcp.CallToolRequest, args struct {
-		N int `json:"n"`
-	}) (*mcp.CallToolResult, any, error) {
-		mu.Lock()
-		runs[args.N]++
-		mu.Unlock()
-		time.Sleep(20 * time.Millisecond) // the tool works for a while
-		return nil, args.N, nil
-	})
-	s := library(t, server, &holdfast.Options{
-		Retry: 10 * time.Millisecond, Eras: map[bool]holdfast.Era{true: holdfast.ErasLegacy, false: holdfast.ErasBoth}[host.legacyServer], TaskAfter: 10 * time.Millisecond,
-	})
-	calls := testlong.Either(10, 40)
-	state := t.TempDir()
-	began := time.Now()
-	task := ""
-	if !callThrough(t, host, s, t.TempDir(), -1, time.Minute, &task) { // -1: not a number of the calls below, which have no bound
-		t.Fatal("not even a process that is left alone gets an answer")
-	}
-	usual := time.Since(began) // the time of a start, an initialize and a call: the shortest so far
-	kills, n, tasks := 0, 0, 0
-	for ; n < calls || kills == 0; n++ { // a slow start can make every process of the first calls outlive its call
-		tries, task := 0, ""
-		for answered := false; !answered; tries++ {
-			life := rand.N(usual * time.Duration(3+tries) / 4) // longer with each try, so that one succeeds
-			began = time.Now()
-			answered = callThrough(t, host, s, state, n, life, &task)
-		}
-		usual = min(usual, time.Since(began))
-		kills += tries - 1
-		if task != "" {
-			tasks++
-		}
-		mu.Lock()
-		if runs[n] != 1 {
-			t.Errorf("call %d has run %d times, in %d tries", n, runs[n], tries)
-		}
-		mu.Unlock()
-	}
-	t.Logf("%d calls, of which %d became tasks, %d kills", n, tasks, kills)
-	if knows := strings.Contains(host.meta, "tasks"); knows != (tasks > 0) {
-		t.Errorf("%d calls became tasks", tasks)
 	}
 }
 
@@ -93,17 +97,6 @@ type killHost struct {
 	begins       string // the first message, of id 0
 	meta         string // in the params of each further request
 	ready        string // a message before the call, or ""
-}
-
-// killHosts are the hosts of TestConnectKilled.
-var killHosts = map[string]killHost{
-	"legacy": {
-		begins: `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"host","version":"1"}}}`,
-		ready:  `{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\n",
-	},
-	"modern":                         modernKillHost("{}", false),
-	"modern, tasks of connect":       modernKillHost(`{"extensions":{"io.modelcontextprotocol/tasks":{}}}`, true),
-	"modern, tasks are the server's": modernKillHost(`{"extensions":{"io.modelcontextprotocol/tasks":{}}}`, false),
 }
 
 func modernKillHost(capabilities string, legacyServer bool) killHost {

@@ -11,12 +11,14 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"holdfast"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
@@ -121,36 +123,62 @@ func TestConnectServerChecks(t *testing.T) {
 	}
 }
 
-// A slowServer has the tool "slow", which ends when done is closed, and the tool "asks", which asks the user.
-type slowServer struct {
-	url         string
-	runs        atomic.Int32
-	notified    atomic.Int32
-	began, done chan struct{}
+// A waiter is a server with the tool "pay", which reports progress and waits until it may end, and the tool "asks", which asks the user.
+type waiter struct {
+	URL       string
+	ended     chan struct{} // closed when the tool may end
+	end       func()        // closes ended
+	cancelled atomic.Bool   // the tool's call was cancelled
+	runs      atomic.Int32
+	notified  atomic.Int32 // how often the roots have changed
 }
 
-func newSlowServer(t *testing.T) *slowServer {
+func newWaiter(t *testing.T) *waiter {
 	t.Helper()
 	mcptest.Check(t, build())
-	s := &slowServer{began: make(chan struct{}, 10), done: make(chan struct{})}
-	server := mcp.NewServer(&mcp.Implementation{Name: "slow", Version: "1"}, &mcp.ServerOptions{
-		RootsListChangedHandler: func(context.Context, *mcp.RootsListChangedRequest) { s.notified.Add(1) }, //nolint:staticcheck // hosts of revision 2025-11-25 have it
+	w := &waiter{ended: make(chan struct{})}
+	w.end = sync.OnceFunc(func() { close(w.ended) })
+	server := mcp.NewServer(&mcp.Implementation{Name: "waits", Version: "1"}, &mcp.ServerOptions{
+		RootsListChangedHandler: func(context.Context, *mcp.RootsListChangedRequest) { w.notified.Add(1) }, //nolint:staticcheck // hosts of revision 2025-11-25 have it
 	})
-	mcp.AddTool(server, &mcp.Tool{Name: "slow"}, func(ctx context.Context, _ *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
-		s.runs.Add(1)
-		s.began <- struct{}{}
+	mcp.AddTool(server, &mcp.Tool{Name: "pay"}, func(ctx context.Context, req *mcp.CallToolRequest, args struct {
+		Amount float64 `json:"amount"`
+		Note   string  `json:"note,omitempty"`
+	}) (*mcp.CallToolResult, any, error) {
+		w.runs.Add(1)
+		_ = progress(ctx, req, 1) // if it fails, the call ends without progress
 		select {
-		case <-s.done:
+		case <-w.ended:
 		case <-ctx.Done():
+			w.cancelled.Store(true)
 		}
-		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "slow result"}}}, nil, nil
+		return nil, args.Amount, nil
 	})
 	mcp.AddTool(server, &mcp.Tool{Name: "asks"}, func(ctx context.Context, r *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
 		_, err := r.Session.Elicit(ctx, &mcp.ElicitParams{Message: "well?", RequestedSchema: map[string]any{"type": "object"}})
-		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: fmt.Sprint("asked: ", err)}}}, nil, nil
+		return said(fmt.Sprint("asked: ", err)), nil, nil
 	})
-	s.url = library(t, server, nil)
-	return s
+	w.URL = library(t, server, &holdfast.Options{Retry: 10 * time.Millisecond})
+	t.Cleanup(w.end)
+	return w
+}
+
+// began waits until the tool runs.
+func (w *waiter) began(t *testing.T) {
+	t.Helper()
+	mcptest.Eventually(t, "the call", time.Minute, func() bool { return w.runs.Load() == 1 })
+}
+
+// ranOnce checks that the tool ran once.
+func (w *waiter) ranOnce(t *testing.T) {
+	t.Helper()
+	if n := w.runs.Load(); n != 1 {
+		t.Errorf("the tool ran %d times", n)
+	}
+}
+
+func pay(id int, amount, meta string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"_meta":%s,"name":"pay","arguments":{"amount":%s}}}`, id, meta, amount)
 }
 
 // hello has the first messages of a legacy host.
@@ -158,14 +186,10 @@ const hello = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocol
 {"jsonrpc":"2.0","method":"notifications/initialized"}
 `
 
-func callOf(tool string) string {
-	return fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":%q,"arguments":{}}}`, tool)
-}
-
 // start starts holdfast connect with an input that ends. It returns a function that waits for the process to end, and returns its output.
-func (s *slowServer) start(t *testing.T, state, input string) (*exec.Cmd, func() string) {
+func (w *waiter) start(t *testing.T, state, input string) (*exec.Cmd, func() string) {
 	t.Helper()
-	cmd := exec.Command(built, "connect", "--state", state, "--log-level", "error", s.url)
+	cmd := exec.Command(built, "connect", "--state", state, "--log-level", "error", w.URL)
 	var out bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, os.Stderr
 	mcptest.Check(t, cmd.Start())
@@ -185,22 +209,22 @@ func TestConnectStdinEnds(t *testing.T) {
 	for name, state := range map[string]func(*testing.T) string{"kept": (*testing.T).TempDir, "not kept": func(*testing.T) string { return "" }} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newSlowServer(t)
+			w := newWaiter(t)
 			dir := state(t)
-			_, wait := s.start(t, dir, hello+`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`+"\n"+callOf("slow")+"\n"+
+			_, wait := w.start(t, dir, hello+`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`+"\n"+pay(1, "10", "{}")+"\n"+
 				`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`+"\n"+`{"jsonrpc":"2.0","id":3}`) // the last line has no newline
-			<-s.began
-			time.AfterFunc(500*time.Millisecond, func() { close(s.done) }) // long after connect has read the end of stdin
+			w.began(t)
+			time.AfterFunc(500*time.Millisecond, func() { w.end() }) // long after connect has read the end of stdin
 			got := wait()
-			for _, want := range []string{`"id":0,"result"`, `slow result`, `"id":2,"result"`, `"id":3,"error"`} {
+			for _, want := range []string{`"id":0,"result"`, `"structuredContent":10`, `"id":2,"result"`, `"id":3,"error"`} {
 				if strings.Count(got, want) != 1 {
 					t.Errorf("want %s in %s", want, got)
 				}
 			}
-			if s.notified.Load() != 1 || s.runs.Load() != 1 {
-				t.Errorf("%d notifications, %d runs", s.notified.Load(), s.runs.Load())
+			if w.notified.Load() != 1 || w.runs.Load() != 1 {
+				t.Errorf("%d notifications, %d runs", w.notified.Load(), w.runs.Load())
 			}
-			if _, wait := s.start(t, dir, hello+callOf("asks")); true { // the user has left
+			if _, wait := w.start(t, dir, hello+mcptest.Call(1, "asks", "{}")); true { // the user has left
 				if got := wait(); strings.Count(got, `"id":1,`) != 1 {
 					t.Errorf("a call that asks the host gets %s", got)
 				}
@@ -213,31 +237,29 @@ func TestConnectStdinEnds(t *testing.T) {
 // the call, which has run once. The next process also gets it if connect ended because no process read its stdout.
 func TestConnectStdinEndsEarly(t *testing.T) {
 	t.Parallel()
-	for name, ends := range map[string]func(*testing.T, *slowServer, string){
-		"SIGTERM": func(t *testing.T, s *slowServer, state string) {
-			cmd, wait := s.start(t, state, hello+callOf("slow"))
-			<-s.began
+	for name, ends := range map[string]func(*testing.T, *waiter, string){
+		"SIGTERM": func(t *testing.T, w *waiter, state string) {
+			cmd, wait := w.start(t, state, hello+pay(1, "10", "{}"))
+			w.began(t)
 			mcptest.Check(t, cmd.Process.Signal(os.Interrupt))
 			if got := wait(); strings.Count(got, `"id":1,"error":{"code":-32000,"message":"holdfast connect ends before`) != 1 {
 				t.Errorf("got %s", got)
 			}
 		},
-		"no reader": func(t *testing.T, s *slowServer, state string) {
+		"no reader": func(t *testing.T, w *waiter, state string) {
 			if runtime.GOOS != "linux" {
 				t.Skip("it is not known there")
 			}
-			cmd := exec.Command(built, "connect", "--state", state, "--log-level", "error", s.url)
-			cmd.Stdin = strings.NewReader(hello + callOf("slow"))
-			r, w, err := os.Pipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			cmd.Stdout = w
+			cmd := exec.Command(built, "connect", "--state", state, "--log-level", "error", w.URL)
+			cmd.Stdin = strings.NewReader(hello + pay(1, "10", "{}"))
+			r, theirs, err := os.Pipe()
+			mcptest.Check(t, err)
+			cmd.Stdout = theirs
 			mcptest.Check(t, cmd.Start())
-			_ = w.Close()
+			_ = theirs.Close()
 			late := time.AfterFunc(2*time.Minute, func() { _ = cmd.Process.Kill() })
 			defer late.Stop()
-			<-s.began
+			w.began(t)
 			_ = r.Close()
 			if err := cmd.Wait(); err != nil { // connect ends, though the call has not ended
 				t.Error(err)
@@ -246,17 +268,17 @@ func TestConnectStdinEndsEarly(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newSlowServer(t)
+			w := newWaiter(t)
 			state := t.TempDir()
-			ends(t, s, state)
-			cmd := exec.Command(built, "connect", "--state", state, "--log-level", "error", s.url)
+			ends(t, w, state)
+			cmd := exec.Command(built, "connect", "--state", state, "--log-level", "error", w.URL)
 			in, out := io.Pipe()
 			cmd.Stdin = in
 			var got bytes.Buffer
 			cmd.Stdout = &got
-			go func() { _, _ = io.WriteString(out, hello+callOf("slow")+"\n"); close(s.done); _ = out.Close() }()
-			if err := cmd.Run(); err != nil || !strings.Contains(got.String(), "slow result") || s.runs.Load() != 1 {
-				t.Errorf("%v, %d runs: %s", err, s.runs.Load(), got.String())
+			go func() { _, _ = io.WriteString(out, hello+pay(1, "10", "{}")+"\n"); w.end(); _ = out.Close() }()
+			if err := cmd.Run(); err != nil || !strings.Contains(got.String(), `"structuredContent":10`) || w.runs.Load() != 1 {
+				t.Errorf("%v, %d runs: %s", err, w.runs.Load(), got.String())
 			}
 		})
 	}

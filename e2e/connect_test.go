@@ -12,28 +12,50 @@ import (
 // TestConnect has a host that knows stdio only, the command line of the MCP Inspector, use a
 // remote server: the host starts "holdfast connect" as its server.
 func TestConnect(t *testing.T) {
-	for _, inspector := range []struct{ name, node, script string }{
-		{"0.15", "node", inspector1},
-		{"2", node22, inspector2},
-	} {
-		t.Run(inspector.name, func(t *testing.T) {
-			t.Parallel()
-			dir := npm(t, inspector.script)
-			node := inspector.node
-			if node != "node" {
-				node = filepath.Join(npm(t, node), node)
+	eachInspector(t, func(t *testing.T, command []string) {
+		u := &user{state: t.TempDir(), command: command}
+		t.Run("restarted in between", func(t *testing.T) { // the session that connect has on record is lost when the host comes back
+			p := serve(t, "--demo")
+			u.wantCount(t, p.URL, "3", "1")
+			kept, err := filepath.Glob(filepath.Join(u.state, "holdfast", "connect", "*.json"))
+			if err != nil || len(kept) == 0 {
+				t.Errorf("nothing is kept: %v", err)
 			}
-			u := &user{t: t, state: t.TempDir(), command: []string{node, filepath.Join(dir, inspector.script)}}
-			t.Run("restarted in between", u.restartedBetween)
-			t.Run("restarted meanwhile", u.restartedMeanwhile)
-			t.Run("cut", u.cut)
+			u.wantCount(t, p.URL, "3", "1")
+			restarted(t, p)
+			u.wantCount(t, p.URL, "3", "1")
 		})
-	}
+		t.Run("restarted meanwhile", func(t *testing.T) { // while the host is connected, which does not notice
+			p := serve(t, "--demo")
+			var once sync.Once
+			url := behind(t, p.URL, 0, func(request string) Cut {
+				if strings.Contains(request, "tools/list") {
+					once.Do(func() { restarted(t, p) })
+				}
+				return Cut{}
+			})
+			var list struct {
+				Tools []struct{ Name string }
+			}
+			unmarshal(t, u.inspect(t, url, "--method", "tools/list"), &list)
+			if len(list.Tools) != 5 { // including the tools of the hand-off
+				t.Errorf("tools/list: %+v", list)
+			}
+			ran := false
+			once.Do(func() { ran = true })
+			if ran {
+				t.Error("the server was not restarted")
+			}
+		})
+		t.Run("cut", func(t *testing.T) {
+			url := behind(t, serve(t, "--demo").URL, 2, always(Cut{After: 200 * time.Millisecond}))
+			u.wantCount(t, url, "20", "100")
+		})
+	})
 }
 
 // A user runs the Inspector, again and again.
 type user struct {
-	t       *testing.T
 	state   string // the directory that connect keeps its state in
 	command []string
 }
@@ -59,49 +81,4 @@ func (u *user) wantCount(t *testing.T, url, to, delay string) {
 	t.Helper()
 	wantText(t, u.inspect(t, url, "--method", "tools/call", "--tool-name", "count",
 		"--tool-arg", "to="+to, "--tool-arg", "delay_ms="+delay), to)
-}
-
-// restartedBetween restarts the server, so that the session that connect has on record is lost
-// when the host comes back.
-func (u *user) restartedBetween(t *testing.T) {
-	p := serve(t, "--demo")
-	u.wantCount(t, p.URL, "3", "1")
-	kept, err := filepath.Glob(filepath.Join(u.state, "holdfast", "connect", "*.json"))
-	if err != nil || len(kept) == 0 {
-		t.Errorf("nothing is kept: %v", err)
-	}
-	u.wantCount(t, p.URL, "3", "1")
-	restarted(t, p)
-	u.wantCount(t, p.URL, "3", "1")
-}
-
-// restartedMeanwhile restarts the server while the host is connected: the host does not notice.
-func (u *user) restartedMeanwhile(t *testing.T) {
-	p := serve(t, "--demo")
-	var once sync.Once
-	url := behind(t, p.URL, 0, func(request string) Cut {
-		if strings.Contains(request, "tools/list") {
-			once.Do(func() { restarted(t, p) })
-		}
-		return Cut{}
-	})
-	var list struct {
-		Tools []struct{ Name string }
-	}
-	unmarshal(t, u.inspect(t, url, "--method", "tools/list"), &list)
-	if len(list.Tools) != 5 { // including the tools of the hand-off
-		t.Errorf("tools/list: %+v", list)
-	}
-	ran := false
-	once.Do(func() { ran = true })
-	if ran {
-		t.Error("the server was not restarted")
-	}
-}
-
-// cut has connections cut again and again.
-func (u *user) cut(t *testing.T) {
-	p := serve(t, "--demo")
-	url := behind(t, p.URL, 2, always(Cut{After: 200 * time.Millisecond}))
-	u.wantCount(t, url, "20", "100")
 }

@@ -15,37 +15,6 @@ import (
 	"holdfast/internal/testlong"
 )
 
-// A container is the part of runc's config.json that the test writes (OCI runtime specification).
-type container struct {
-	Version string `json:"ociVersion"`
-	Process struct {
-		User struct {
-			UID int `json:"uid"`
-			GID int `json:"gid"`
-		} `json:"user"`
-		Args            []string            `json:"args"`
-		Env             []string            `json:"env"`
-		Dir             string              `json:"cwd"`
-		Capabilities    map[string][]string `json:"capabilities"`
-		NoNewPrivileges bool                `json:"noNewPrivileges"`
-	} `json:"process"`
-	Root struct {
-		Path     string `json:"path"`
-		ReadOnly bool   `json:"readonly"`
-	} `json:"root"`
-	Mounts []containerMount `json:"mounts"`
-	Linux  struct {
-		Namespaces []map[string]string `json:"namespaces"`
-	} `json:"linux"`
-}
-
-type containerMount struct {
-	Destination string   `json:"destination"`
-	Type        string   `json:"type"`
-	Source      string   `json:"source"`
-	Options     []string `json:"options"`
-}
-
 // The program serves in a container that has no other files: without capabilities, on a read-only root file
 // system, as process 1. SIGTERM ends it with exit code 0. As with the chart and the image, it has an empty
 // directory for its state, or for a store.
@@ -65,19 +34,22 @@ func TestContainer(t *testing.T) {
 			t.Parallel()
 			bundle, state := t.TempDir(), t.TempDir()
 			mcptest.Check(t, os.Chown(state, 65532, 65532))
-			var c container
-			c.Version = "1.0.2"
-			c.Process.User.UID, c.Process.User.GID = 65532, 65532
-			c.Process.Args = append([]string{"/holdfast", "serve", "--demo", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"}, args...)
-			c.Process.Dir, c.Process.NoNewPrivileges, c.Process.Capabilities = "/", true, map[string][]string{}
-			c.Root.Path, c.Root.ReadOnly = root, true
-			c.Mounts = []containerMount{
-				{"/proc", "proc", "proc", nil},
-				{"/dev", "tmpfs", "tmpfs", []string{"nosuid", "mode=755"}},
-				{"/var/lib/holdfast", "bind", state, []string{"bind", "nosuid", "nodev"}},
+			mount := func(to, kind, from string, options ...string) any {
+				return map[string]any{"destination": to, "type": kind, "source": from, "options": options}
 			}
-			for _, kind := range []string{"pid", "mount", "ipc", "uts"} { // not "network", as the test connects to it
-				c.Linux.Namespaces = append(c.Linux.Namespaces, map[string]string{"type": kind})
+			c := map[string]any{ // runc's config.json (OCI runtime specification)
+				"ociVersion": "1.0.2",
+				"process": map[string]any{
+					"user": map[string]int{"uid": 65532, "gid": 65532}, "cwd": "/", "noNewPrivileges": true, "capabilities": map[string]any{},
+					"args": append([]string{"/holdfast", "serve", "--demo", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"}, args...),
+				},
+				"root": map[string]any{"path": root, "readonly": true},
+				"mounts": []any{
+					mount("/proc", "proc", "proc"), mount("/dev", "tmpfs", "tmpfs", "nosuid", "mode=755"),
+					mount("/var/lib/holdfast", "bind", state, "bind", "nosuid", "nodev"),
+				},
+				// Not "network", as the test connects to it.
+				"linux": map[string]any{"namespaces": []map[string]string{{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "uts"}}},
 			}
 			data := mcptest.Must(json.Marshal(c))(t)
 			mcptest.Check(t, os.WriteFile(filepath.Join(bundle, "config.json"), data, 0o600))

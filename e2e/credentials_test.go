@@ -3,8 +3,6 @@ package e2e
 import (
 	"fmt"
 	"net/http"
-	"net/http/httputil"
-	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -22,30 +20,16 @@ type refusing struct {
 // newRefusing starts a refusing in front of a server of both eras.
 func newRefusing(t *testing.T) *refusing {
 	t.Helper()
-	to := mcptest.Must(url.Parse(strings.TrimSuffix(serve(t, "--demo", "--eras", "both").URL, "/mcp")))(t)
-	s := &refusing{}
-	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }, FlushInterval: -1}
+	s, pass := &refusing{}, passing(t, serve(t, "--demo", "--eras", "both").URL)
 	s.URL = mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if status := s.status.Load(); status != 0 {
 			w.Header().Set("WWW-Authenticate", `Bearer resource_metadata="https://upstream.example.com"`)
 			http.Error(w, "no", int(status))
 			return
 		}
-		proxy.ServeHTTP(w, r)
+		pass.ServeHTTP(w, r)
 	}))
 	return s
-}
-
-// askedOf has the params of a request of each kind, by its method.
-var askedOf = map[string]string{
-	"tools/list":     `{}`,
-	"prompts/list":   `{}`,
-	"resources/list": `{}`,
-	"ping":           `{}`,
-	"prompts/get":    `{"name":"none"}`,
-	"resources/read": `{"uri":"file:///none"}`,
-	"tools/call":     `{"name":"echo","arguments":{"text":"hello"}}`,
-	"x/unknown":      `{}`,
 }
 
 // TestOwnCredentialsRefused has a server refuse the credentials of Holdfast itself, at the beginning of a session and in the middle: in
@@ -53,6 +37,16 @@ var askedOf = map[string]string{
 func TestOwnCredentialsRefused(t *testing.T) {
 	t.Parallel()
 	const token = "Authorization: Bearer s3cret"
+	asked := map[string]string{
+		"tools/list":     `{}`,
+		"prompts/list":   `{}`,
+		"resources/list": `{}`,
+		"ping":           `{}`,
+		"prompts/get":    `{"name":"none"}`,
+		"resources/read": `{"uri":"file:///none"}`,
+		"tools/call":     `{"name":"echo","arguments":{"text":"hello"}}`,
+		"x/unknown":      `{}`,
+	} // the params of a request of each kind
 	for name, args := range map[string]func(t *testing.T, up string) []string{
 		"upstream": func(_ *testing.T, up string) []string { return []string{"--upstream", up, "--upstream-header", token} },
 		"stateless": func(_ *testing.T, up string) []string {
@@ -87,7 +81,7 @@ func TestOwnCredentialsRefused(t *testing.T) {
 				}
 				up.status.Store(max(status, http.StatusUnauthorized))
 				expectRefused(t, fmt.Sprint("initialize ", status), post(t, at, "x", "", begins), false)
-				for method, params := range askedOf {
+				for method, params := range asked {
 					if name == "merged" && (method == "ping" || strings.HasSuffix(method, "s/list") && method != "tools/list" || method == "resources/read") {
 						continue // Holdfast answers these by itself, as the server has no such capability
 					}
@@ -132,7 +126,7 @@ func expectRefused(t *testing.T, what string, r mcptest.Reply, streams bool) {
 	}
 }
 
-// fileOf writes a configuration file.
+// fileOf writes a file, and returns its name.
 func fileOf(t *testing.T, text string) string {
 	t.Helper()
 	return authtest.Files(t, []byte(text))[0]

@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"holdfast/internal/mcptest"
 )
 
 // eachBackend runs a test against the demo server and against a stdio server.
@@ -41,10 +43,8 @@ func TestTerminate(t *testing.T) {
 		if listening.rest(); listening.retry < 200*time.Millisecond || listening.retry > 400*time.Millisecond {
 			t.Errorf("who listens was told to wait %v, want 200 to 400 ms", listening.retry)
 		}
-		refused := idle.send("POST", "", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
-		refused.Body.Close()
-		if refused.StatusCode != http.StatusServiceUnavailable || refused.Header.Get("Retry-After") == "" {
-			t.Errorf("a new request got %s, Retry-After %q", refused.Status, refused.Header.Get("Retry-After"))
+		if r := idle.Post(t, mcptest.Request(1, "tools/list", "")); r.Status != http.StatusServiceUnavailable || r.Header.Get("Retry-After") == "" {
+			t.Errorf("a new request got %d, Retry-After %q", r.Status, r.Header.Get("Retry-After"))
 		}
 		if got := other.listen("GET", gone.LastID, "").rest().received; !slices.Equal(got, counted(2, steps)) {
 			t.Errorf("who came back received %q", got)

@@ -1,11 +1,8 @@
 package e2e
 
 import (
-	"bufio"
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -21,10 +18,7 @@ func TestFailure27EndedAtStart(t *testing.T) {
 	const script = "echo cannot find module >&2; echo secret-path >&2; exit 3"
 	command := []string{"--", "sh", "-c", script}
 	file := func(share string) []string {
-		at := filepath.Join(t.TempDir(), "mcp.json")
-		text := fmt.Sprintf(`{"mcpServers":{"a":{"command":"sh","args":["-c",%q]%s}}}`, script, share)
-		mcptest.Check(t, os.WriteFile(at, []byte(text), 0o600))
-		return []string{"--config", at}
+		return []string{"--config", fileOf(t, fmt.Sprintf(`{"mcpServers":{"a":{"command":"sh","args":["-c",%q]%s}}}`, script, share))}
 	}
 	const modern = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"m","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}`
 	for name, args := range map[string][]string{
@@ -116,14 +110,8 @@ func TestDrainNamesCalls(t *testing.T) {
 			if c.meta == "" {
 				session = post(t, p.URL, "", "", begins).Header.Get("Mcp-Session-Id")
 			}
-			resp, err := mcptest.Send(t.Context(), http.MethodPost, p.URL, fmt.Sprintf(call, c.meta), "Mcp-Session-Id", session)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer resp.Body.Close()
-			lines := bufio.NewScanner(resp.Body)
-			for lines.Scan() && !strings.Contains(lines.Text(), "notifications/progress") { // until the call runs
-			}
+			call := (&mcptest.Client{URL: p.URL, Session: session}).Stream(t, http.MethodPost, fmt.Sprintf(call, c.meta))
+			call.Until(t, "notifications/progress") // the call runs
 			if err := p.stop(t); err != nil {
 				t.Error(err)
 			}

@@ -13,71 +13,49 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/modelcontextprotocol/go-sdk/oauthex"
 	"golang.org/x/oauth2"
 
+	"holdfast/internal/auth/authtest"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
+	"holdfast/internal/testport"
 )
 
-// A guarded is a server of the go-sdk that demands a token, and the authorization server that
-// issues tokens, at the same address.
+// A guarded is a server of the go-sdk that demands a token of an authorization server.
 type guarded struct {
-	url      string
-	resource atomic.Pointer[string] // the resource in its metadata: the URL for clients
-	asked    atomic.Int32           // how often the metadata was requested
-	expired  sync.Map               // tokens that are not valid any more
+	url     string
+	as      *authtest.Server
+	asked   atomic.Int32 // how often the metadata was requested
+	expired sync.Map     // tokens that are not valid any more
 }
 
-// newGuarded starts a guarded, with or without sessions.
-func newGuarded(t *testing.T, o *mcp.StreamableHTTPOptions) *guarded {
+// newGuarded starts a guarded, with or without sessions. resource is its URL for clients.
+func newGuarded(t *testing.T, resource string, o *mcp.StreamableHTTPOptions) *guarded {
 	t.Helper()
-	g := &guarded{}
+	g := &guarded{as: authtest.New(t)}
 	verify := func(_ context.Context, token string, _ *http.Request) (*auth.TokenInfo, error) {
-		_, expired := g.expired.Load(token)
-		if user, ok := strings.CutPrefix(token, "good-"); ok && !expired {
-			user, _, _ = strings.Cut(user, ".")
-			return &auth.TokenInfo{UserID: user, Scopes: []string{"mcp"}, Expiration: time.Now().Add(time.Hour)}, nil
+		is := g.as.Verify(token)
+		if _, expired := g.expired.Load(token); is == nil || expired {
+			return nil, auth.ErrInvalidToken
 		}
-		return nil, auth.ErrInvalidToken
+		return &auth.TokenInfo{UserID: is["sub"].(string), Scopes: []string{"mcp"}, Expiration: time.Now().Add(time.Hour)}, nil
 	}
 	s := mcp.NewServer(&mcp.Implementation{Name: "guarded", Version: "1"}, nil)
 	mcp.AddTool(s, &mcp.Tool{Name: "who"}, func(_ context.Context, r *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
 		return said(r.Extra.TokenInfo.UserID), nil, nil
 	})
+	metadata := auth.ProtectedResourceMetadataHandler(&oauthex.ProtectedResourceMetadata{
+		Resource: resource, AuthorizationServers: []string{g.as.URL}, ScopesSupported: []string{"mcp"},
+	})
 	mux := http.NewServeMux()
 	web := mcptest.Serve(t, mux)
 	g.url = web + "/mcp"
-	g.resource.Store(&g.url)
-	metadata := web + "/resource"
-	mux.Handle("/mcp", auth.RequireBearerToken(verify, &auth.RequireBearerTokenOptions{ResourceMetadataURL: metadata, Scopes: []string{"mcp"}})(
+	mux.Handle("/mcp", auth.RequireBearerToken(verify, &auth.RequireBearerTokenOptions{ResourceMetadataURL: web + "/resource", Scopes: []string{"mcp"}})(
 		mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, o)))
-	answer := func(path string, of func(*http.Request) map[string]any) {
-		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Content-Type", "application/json")
-			_ = json.NewEncoder(w).Encode(of(r))
-		})
-	}
-	answer("/resource", func(*http.Request) map[string]any {
+	mux.HandleFunc("/resource", func(w http.ResponseWriter, r *http.Request) {
 		g.asked.Add(1)
-		return map[string]any{"resource": *g.resource.Load(), "authorization_servers": []string{web}, "scopes_supported": []string{"mcp"}}
-	})
-	answer("/.well-known/oauth-authorization-server", func(*http.Request) map[string]any {
-		return map[string]any{
-			"issuer": web, "authorization_endpoint": web + "/authorize", "token_endpoint": web + "/token", "registration_endpoint": web + "/register",
-			"response_types_supported": []string{"code"}, "code_challenge_methods_supported": []string{"S256"}, "grant_types_supported": []string{"authorization_code"},
-			"token_endpoint_auth_methods_supported": []string{"none"},
-		}
-	})
-	mux.HandleFunc("/register", func(w http.ResponseWriter, r *http.Request) {
-		var client map[string]any
-		_ = json.NewDecoder(r.Body).Decode(&client)
-		client["client_id"] = "c"
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(http.StatusCreated)
-		_ = json.NewEncoder(w).Encode(client)
-	})
-	answer("/token", func(r *http.Request) map[string]any {
-		return map[string]any{"access_token": "good-" + r.FormValue("code"), "token_type": "Bearer", "expires_in": 3600}
+		metadata.ServeHTTP(w, r)
 	})
 	return g
 }
@@ -89,9 +67,9 @@ func TestErasAuthorization(t *testing.T) {
 	for name, o := range map[string]*mcp.StreamableHTTPOptions{"legacy": nil, "modern": {Stateless: true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			g := newGuarded(t, o)
-			p := serve(t, "--eras", "both", "--upstream", g.url, "--upstream-auth", "passthrough")
-			g.resource.Store(&p.URL)
+			at := testport.Addr(t)
+			g := newGuarded(t, "http://"+at+"/mcp", o)
+			p := serve(t, "--listen", at, "--eras", "both", "--upstream", g.url, "--upstream-auth", "passthrough")
 			_, challenge := challenged(t, g.url, "", false)
 			if !strings.Contains(challenge, "resource_metadata=") {
 				t.Fatalf("the server's challenge is %q", challenge)
@@ -111,7 +89,7 @@ func TestErasAuthorization(t *testing.T) {
 					}
 				}
 			}
-			for token, want := range map[string]int{"Bearer good-ada": http.StatusOK, "": http.StatusUnauthorized, "Bearer bad": http.StatusUnauthorized} {
+			for token, want := range map[string]int{"Bearer " + g.as.Token(nil): http.StatusOK, "": http.StatusUnauthorized, "Bearer bad": http.StatusUnauthorized} {
 				for range 2 {
 					if status, _ := challenged(t, p.URL, token, true); status != want {
 						t.Errorf("token %q, after others were served: %d, want %d", token, status, want)
@@ -128,10 +106,10 @@ func TestErasAuthorization(t *testing.T) {
 					sdk  int
 					mode string
 				}{{1, ""}, {2, "auto"}, {2, "legacy"}} {
-					config := mcptest.Must(json.Marshal(map[string]any{"url": p.URL, "sdk": c.sdk, "mode": c.mode}))(t)
+					config := mcptest.Must(json.Marshal(map[string]any{"url": p.URL, "sdk": c.sdk, "mode": c.mode, "tool": "who", "arguments": map[string]any{}}))(t)
 					var got struct{ Refused, Authorize, Said string }
 					unmarshal(t, run(t, "node", "clients/authorize.mjs", string(config)), &got)
-					if !strings.Contains(got.Authorize, "/authorize?") || got.Said != "eve" {
+					if !strings.Contains(got.Authorize, "/authorize?") || got.Said != g.as.Subject {
 						t.Errorf("sdk %d %s: %+v", c.sdk, c.mode, got)
 					}
 				}
@@ -157,26 +135,24 @@ func challenged(t *testing.T, url, token string, modern bool) (status int, chall
 // A tokens is an authorization flow that ends as soon as the server has challenged. Each time it gives
 // another token of its user.
 type tokens struct {
-	user      string
-	challenge atomic.Pointer[string]
-	given     atomic.Int32
+	as               *authtest.Server
+	user             string
+	challenge, token atomic.Pointer[string]
 }
-
-func (o *tokens) token() string { return fmt.Sprintf("good-%s.%d", o.user, o.given.Load()) }
 
 // TokenSource implements [auth.OAuthHandler].
 func (o *tokens) TokenSource(context.Context) (oauth2.TokenSource, error) {
-	if o.challenge.Load() == nil {
+	if o.token.Load() == nil {
 		return nil, nil //nolint:nilnil // the interface has it: no token yet
 	}
-	return oauth2.StaticTokenSource(&oauth2.Token{AccessToken: o.token()}), nil
+	return oauth2.StaticTokenSource(&oauth2.Token{AccessToken: *o.token.Load()}), nil
 }
 
 // Authorize implements [auth.OAuthHandler].
 func (o *tokens) Authorize(_ context.Context, _ *http.Request, resp *http.Response) error {
-	challenge := resp.Header.Get("WWW-Authenticate")
+	challenge, token := resp.Header.Get("WWW-Authenticate"), o.as.Token(authtest.Claims{"sub": o.user})
 	o.challenge.Store(&challenge)
-	o.given.Add(1)
+	o.token.Store(&token)
 	return resp.Body.Close()
 }
 
@@ -184,9 +160,8 @@ func (o *tokens) Authorize(_ context.Context, _ *http.Request, resp *http.Respon
 // server sees. The client's token expires between its two calls.
 func (g *guarded) whoAmI(t *testing.T, url, revision, user string) string {
 	t.Helper()
-	flow := &tokens{user: user}
-	client := mcp.NewClient(&mcp.Implementation{Name: "auth", Version: "1"}, nil)
-	s, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: url, OAuthHandler: flow}, &mcp.ClientSessionOptions{ProtocolVersion: revision})
+	flow := &tokens{as: g.as, user: user}
+	s, err := connectOfficial(t.Context(), &mcp.StreamableClientTransport{Endpoint: url, OAuthHandler: flow}, revision, nil)
 	if err != nil {
 		return fmt.Sprintf("connect: %v", err)
 	}
@@ -198,7 +173,7 @@ func (g *guarded) whoAmI(t *testing.T, url, revision, user string) string {
 	if err != nil {
 		return err.Error()
 	}
-	g.expired.Store(flow.token(), true)
+	g.expired.Store(*flow.token.Load(), true)
 	r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "who"})
 	if err != nil {
 		return "after its token has expired: " + err.Error()

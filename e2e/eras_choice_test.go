@@ -1,14 +1,12 @@
 package e2e
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -23,37 +21,17 @@ import (
 // server, or "refused".
 type choosing func(t *testing.T, url string) string
 
-// choosingClients returns the clients of the table, by their names there.
-func choosingClients() map[string]choosing {
-	return map[string]choosing{
-		"go-sdk 1.8.0":                                         officialChoice("", ""),
-		"go-sdk 1.8.0, 2025-11-25 asked for":                   officialChoice("", "2025-11-25"),
-		"go-sdk 1.8.0 over `NewClientTransport`":               officialChoice("library:", ""),
-		"go-sdk 1.8.0 through `holdfast connect`":              officialChoice("connect:", ""),
-		"TypeScript 1.x":                                       typeScriptChoice(1, "", false),
-		"TypeScript 2.x, its default":                          typeScriptChoice(2, "legacy", false),
-		"TypeScript 2.x, `auto`":                               typeScriptChoice(2, "auto", false),
-		"TypeScript 2.x, `auto`, declares tasks":               typeScriptChoice(2, "auto", true),
-		"TypeScript 2.x, pinned to 2026-07-28":                 typeScriptChoice(2, "2026-07-28", false),
-		"TypeScript 2.x, pinned to 2026-07-28, declares tasks": typeScriptChoice(2, "2026-07-28", true),
-		"a modern request without `server/discover`":           rawChoice,
-		"Claude Code 2.1.332":                                  claudeChoice,
-	}
-}
-
 // officialChoice returns the go-sdk's client. through is "library:" for a ClientTransport, "connect:" for
 // holdfast connect, or "".
 func officialChoice(through, revision string) choosing {
 	return func(t *testing.T, url string) string {
 		t.Helper()
-		client := mcp.NewClient(&mcp.Implementation{Name: "choosing", Version: "1"}, nil)
 		var transport mcp.Transport = holdfast.NewClientTransport(url, nil)
 		if through != "library:" {
 			transport = eraTransport(t, through+url, revision)
 		}
-		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
-		defer stop()
-		s, err := client.Connect(ctx, transport, &mcp.ClientSessionOptions{ProtocolVersion: revision})
+		ctx := bounded(t, time.Minute)
+		s, err := connectOfficial(ctx, transport, revision, nil)
 		if err != nil {
 			wantReason(t, err.Error())
 			return "refused"
@@ -72,12 +50,9 @@ func typeScriptChoice(sdk int, mode string, tasks bool) choosing {
 		t.Helper()
 		testlong.Only(t, "it starts node")
 		npm(t, sdk1, sdk2)
-		config, err := json.Marshal(map[string]any{
+		config := mcptest.Must(json.Marshal(map[string]any{
 			"url": url, "sdk": sdk, "mode": mode, "tasks": tasks, "refusable": true, "checks": map[string]eraCheck{"list": {}},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		var got struct {
 			eraSeen
 			Error string
@@ -137,7 +112,21 @@ func choiceTable(t *testing.T) map[string]map[string]string {
 // and the error of a refused client names the flag that serves it. The log has a line for each kind of client.
 func TestErasChoice(t *testing.T) {
 	t.Parallel()
-	table, clients := choiceTable(t), choosingClients()
+	table := choiceTable(t)
+	clients := map[string]choosing{
+		"go-sdk 1.8.0":                                         officialChoice("", ""),
+		"go-sdk 1.8.0, 2025-11-25 asked for":                   officialChoice("", "2025-11-25"),
+		"go-sdk 1.8.0 over `NewClientTransport`":               officialChoice("library:", ""),
+		"go-sdk 1.8.0 through `holdfast connect`":              officialChoice("connect:", ""),
+		"TypeScript 1.x":                                       typeScriptChoice(1, "", false),
+		"TypeScript 2.x, its default":                          typeScriptChoice(2, "legacy", false),
+		"TypeScript 2.x, `auto`":                               typeScriptChoice(2, "auto", false),
+		"TypeScript 2.x, `auto`, declares tasks":               typeScriptChoice(2, "auto", true),
+		"TypeScript 2.x, pinned to 2026-07-28":                 typeScriptChoice(2, "2026-07-28", false),
+		"TypeScript 2.x, pinned to 2026-07-28, declares tasks": typeScriptChoice(2, "2026-07-28", true),
+		"a modern request without `server/discover`":           rawChoice,
+		"Claude Code 2.1.332":                                  claudeChoice,
+	} // by their names in the table
 	if len(table) != len(clients) {
 		t.Errorf("the table has %d clients, and the test %d", len(table), len(clients))
 	}
@@ -164,7 +153,7 @@ func TestErasChoice(t *testing.T) {
 				"modern": {"speaks the modern era"},
 			}[eras] {
 				// Several clients have this name and version: they get one line. connect has the name of its host.
-				if n := len(regexp.MustCompile(want+`" client=choosing version=1 `).FindAllString(log, -1)); n > 1 || n == 0 && !strings.Contains(want, "modern") {
+				if n := len(regexp.MustCompile(want+`" client=official version=1 `).FindAllString(log, -1)); n > 1 || n == 0 && !strings.Contains(want, "modern") {
 					t.Errorf("%q is in the log %d times:\n%s", want, n, log)
 				}
 			}
@@ -212,38 +201,20 @@ func TestErasCut(t *testing.T) {
 				}
 				return Cut{} // not initialize, which no client resumes
 			})
-			var mu sync.Mutex
-			var steps []float64
-			all := make(chan struct{})
-			client := mcp.NewClient(&mcp.Implementation{Name: "cut", Version: "1"}, &mcp.ClientOptions{
-				ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
-					mu.Lock()
-					defer mu.Unlock()
-					if steps = append(steps, r.Params.Progress); len(steps) == count {
-						close(all)
-					}
-				},
-			})
-			ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
-			defer stop()
-			s := mcptest.Must(client.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: at}, nil))(t)
+			ctx := bounded(t, 2*time.Minute)
+			s := mcptest.Must(connectOfficial(ctx, &mcp.StreamableClientTransport{Endpoint: at}, "", nil))(t)
 			defer s.Close()
 			params := &mcp.CallToolParams{Name: "count", Arguments: map[string]any{"to": count, "delay_ms": 100}}
 			params.SetProgressToken("p")
 			if r, err := s.CallTool(ctx, params); err != nil || r.IsError {
-				t.Fatalf("%+v, %v, after %v", r, err, steps)
+				t.Fatalf("%+v, %v, after %v", r, err, s.progressOf("p"))
 			}
-			select {
-			case <-all:
-			case <-ctx.Done():
-			}
-			mu.Lock()
-			defer mu.Unlock()
+			mcptest.Eventually(t, "all progress", 2*time.Minute, func() bool { return len(s.progressOf("p")) >= count })
 			var want []float64
 			for i := range count {
 				want = append(want, float64(i+1))
 			}
-			if !slices.Equal(steps, want) {
+			if steps := s.progressOf("p"); !slices.Equal(steps, want) {
 				t.Errorf("steps %v", steps)
 			}
 		})

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -46,26 +45,20 @@ func typeScriptEra(sdk int, mode string) eraClient {
 	}
 }
 
-// An officialEra is a client of the go-sdk.
-type officialEra struct {
-	*mcp.ClientSession
-
-	mu      sync.Mutex
-	steps   map[any][]float64 // progress, by token
-	logs    []any
-	updated map[string]int
-	lists   int
-}
+// An officialEra is a client of the go-sdk that does checks.
+type officialEra struct{ *officialClient }
 
 // officialEraClient returns the go-sdk's client. Without a revision it prefers the newest one.
 func officialEraClient(revision string) eraClient {
 	return func(t *testing.T, url string, checks map[string]eraCheck) eraSeen {
 		t.Helper()
-		v := connectEra(t, url, revision)
-		if v == nil {
+		c, err := connectOfficial(t.Context(), eraTransport(t, url, revision), revision, nil)
+		if err != nil {
+			t.Errorf("connect: %v", err)
 			return eraSeen{}
 		}
-		defer v.Close()
+		defer c.Close()
+		v := officialEra{c}
 		s := eraSeen{Revision: v.InitializeResult().ProtocolVersion, Seen: make(map[string]string)}
 		for name, c := range checks {
 			ctx, stop := context.WithTimeout(t.Context(), time.Duration(c.Patience)*time.Millisecond)
@@ -80,45 +73,8 @@ func officialEraClient(revision string) eraClient {
 	}
 }
 
-// connectEra connects the go-sdk's client. It returns nil after an error.
-func connectEra(t *testing.T, url, revision string) *officialEra {
-	t.Helper()
-	v := &officialEra{steps: make(map[any][]float64), updated: make(map[string]int)}
-	locked := func(do func()) {
-		v.mu.Lock()
-		defer v.mu.Unlock()
-		do()
-	}
-	client := mcp.NewClient(&mcp.Implementation{Name: "eras", Version: "1"}, &mcp.ClientOptions{
-		ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
-			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"name": "Ada"}}, nil
-		},
-		CreateMessageHandler: func(context.Context, *mcp.CreateMessageRequest) (*mcp.CreateMessageResult, error) {
-			return &mcp.CreateMessageResult{Model: "m", Role: "assistant", Content: &mcp.TextContent{Text: "hello"}}, nil
-		},
-		LoggingMessageHandler: func(_ context.Context, r *mcp.LoggingMessageRequest) {
-			locked(func() { v.logs = append(v.logs, r.Params.Data) })
-		},
-		ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
-			locked(func() { v.steps[r.Params.ProgressToken] = append(v.steps[r.Params.ProgressToken], r.Params.Progress) })
-		},
-		ResourceUpdatedHandler: func(_ context.Context, r *mcp.ResourceUpdatedNotificationRequest) {
-			locked(func() { v.updated[r.Params.URI]++ })
-		},
-		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { locked(func() { v.lists++ }) },
-	})
-	client.AddRoots(&mcp.Root{URI: "file:///home"})
-	s, err := client.Connect(t.Context(), eraTransport(t, url, revision), &mcp.ClientSessionOptions{ProtocolVersion: revision})
-	if err != nil {
-		t.Errorf("connect: %v", err)
-		return nil
-	}
-	v.ClientSession = s
-	return v
-}
-
 // check does one check.
-func (v *officialEra) check(ctx context.Context, name string, c eraCheck) (string, error) {
+func (v officialEra) check(ctx context.Context, name string, c eraCheck) (string, error) {
 	switch name {
 	case "list":
 		list, err := v.ListTools(ctx, nil)
@@ -188,7 +144,7 @@ func textOf(r *mcp.CallToolResult) (all string) {
 }
 
 // says calls the tool of a check, and checks its text.
-func (v *officialEra) says(ctx context.Context, c eraCheck, meta mcp.Meta) (string, error) {
+func (v officialEra) says(ctx context.Context, c eraCheck, meta mcp.Meta) (string, error) {
 	r, err := v.CallTool(ctx, &mcp.CallToolParams{Name: c.Tool, Arguments: c.Arguments, Meta: meta})
 	if err != nil {
 		return "", err
@@ -200,7 +156,7 @@ func (v *officialEra) says(ctx context.Context, c eraCheck, meta mcp.Meta) (stri
 }
 
 // soon waits a short time until is returns true, and returns whether it did.
-func (v *officialEra) soon(ctx context.Context, is func() bool) bool {
+func (v officialEra) soon(ctx context.Context, is func() bool) bool {
 	for range 10 {
 		v.mu.Lock()
 		ok := is()
@@ -215,7 +171,7 @@ func (v *officialEra) soon(ctx context.Context, is func() bool) bool {
 
 // until calls the tool of a check again and again, until is returns true: this client does not
 // say when it is subscribed.
-func (v *officialEra) until(ctx context.Context, c eraCheck, is func() bool) (string, error) {
+func (v officialEra) until(ctx context.Context, c eraCheck, is func() bool) (string, error) {
 	for ctx.Err() == nil {
 		if _, err := v.CallTool(ctx, &mcp.CallToolParams{Name: c.Tool, Arguments: c.Arguments}); err != nil && ctx.Err() == nil {
 			return "", err
@@ -227,7 +183,7 @@ func (v *officialEra) until(ctx context.Context, c eraCheck, is func() bool) (st
 	return "no notification", nil
 }
 
-func (v *officialEra) progress(ctx context.Context, c eraCheck) (string, error) {
+func (v officialEra) progress(ctx context.Context, c eraCheck) (string, error) {
 	p := &mcp.CallToolParams{Name: c.Tool, Arguments: c.Arguments}
 	p.SetProgressToken("count")
 	_, err := v.CallTool(ctx, p)
@@ -245,7 +201,7 @@ func (v *officialEra) progress(ctx context.Context, c eraCheck) (string, error) 
 	return "yes", err
 }
 
-func (v *officialEra) log(ctx context.Context, c eraCheck) (string, error) {
+func (v officialEra) log(ctx context.Context, c eraCheck) (string, error) {
 	var meta mcp.Meta
 	if v.InitializeResult().ProtocolVersion >= "2026" {
 		meta = mcp.Meta{mcp.MetaKeyLogLevel: "warning"}
@@ -269,7 +225,7 @@ func (v *officialEra) log(ctx context.Context, c eraCheck) (string, error) {
 	return "yes", nil
 }
 
-func (v *officialEra) cancel(ctx context.Context, c eraCheck) (string, error) {
+func (v officialEra) cancel(ctx context.Context, c eraCheck) (string, error) {
 	waits, leave := context.WithCancel(ctx)
 	defer leave()
 	go func() {

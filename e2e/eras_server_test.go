@@ -169,14 +169,7 @@ func addTelling(s *mcp.Server) {
 			return said(name), nil, do(ctx, r)
 		})
 	}
-	add("count", func(ctx context.Context, r *mcp.CallToolRequest) error {
-		for i := range 3 {
-			if err := progress(ctx, r, float64(i+1)); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	add("count", func(ctx context.Context, r *mcp.CallToolRequest) error { return pace(ctx, r, 3, 0) })
 	add("log", func(ctx context.Context, r *mcp.CallToolRequest) error {
 		if err := r.Session.Log(ctx, &mcp.LoggingMessageParams{Level: "debug", Data: "low"}); err != nil {
 			return err

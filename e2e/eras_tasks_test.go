@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"holdfast"
-	"holdfast/backend"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
@@ -19,29 +18,24 @@ func TestErasTasks(t *testing.T) {
 	testlong.Only(t, "its tasks take seconds")
 	t.Parallel()
 	npm(t, sdk2, extTasks)
-	for name, test := range map[string]struct {
-		open  func(*testing.T) backend.Backend
-		input string
-	}{
-		"go-sdk":                       {nil, "task completed Ada"},
-		"process, go-sdk, legacy only": {eraProcess(os.Args[0], "eras", "legacy"), "task completed Ada"},
-		"process, go-sdk":              {eraProcess(os.Args[0], "eras"), "task completed Ada"},
-		"remote, go-sdk":               {eraRemote(func(t *testing.T) string { return upstream(t, eraServer(false), nil) }), "task completed Ada"},
-		"process, TypeScript 2.x, modern only": {func(t *testing.T) backend.Backend {
-			npm(t, tsServer)
-			return eraProcess("node", "clients/erasserver.mjs", "stdio", "modern")(t)
-		}, "task completed Ada"},
+	for name, peer := range map[string]eraPeer{
+		"go-sdk":                               {},
+		"process, go-sdk, legacy only":         {command: []string{os.Args[0], "eras", "legacy"}},
+		"process, go-sdk":                      {command: []string{os.Args[0], "eras"}},
+		"remote, go-sdk":                       {url: legacyLibrary},
+		"process, TypeScript 2.x, modern only": {needs: []string{tsServer}, command: []string{"node", "clients/erasserver.mjs", "stdio", "modern"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			url := servePeer(t, &eraPeer{open: test.open}, &holdfast.Options{TaskAfter: 300 * time.Millisecond, Eras: holdfast.ErasAuto})
+			npm(t, peer.needs...)
+			url := servePeer(t, &peer, &holdfast.Options{TaskAfter: 300 * time.Millisecond, Eras: holdfast.ErasAuto})
 			config := mcptest.Must(json.Marshal(map[string]string{"url": url}))(t)
 			var got map[string]string
 			unmarshal(t, run(t, "node", "clients/exttasks.mjs", string(config)), &got)
 			for step, want := range map[string]string{
 				"immediate": " completed hi",
 				"slow":      "task completed slept",
-				"input":     test.input,
+				"input":     "task completed Ada",
 				"asked":     " completed Ada",
 				"failure":   "task completed true",
 				"cancelled": " completed yes",

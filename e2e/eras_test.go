@@ -18,7 +18,6 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast"
-	"holdfast/backend"
 	"holdfast/backend/process"
 	remotebackend "holdfast/backend/remote"
 	"holdfast/internal/mcptest"
@@ -27,17 +26,19 @@ import (
 
 var erasTable = flag.String("eras.table", "", "where TestErasMatrix writes what it has seen, as a table for docs/eras.md")
 
-// An eraPeer is a server of the matrix, behind a backend.
+// An eraPeer is a server of the matrix: a command on stdio, a server over HTTP, or, with neither, the go-sdk's server in the library.
 type eraPeer struct {
-	name   string
-	needs  []string // files of npm packages
-	open   func(t *testing.T) backend.Backend
-	checks map[string]eraCheck
+	name    string
+	needs   []string // files of npm packages
+	command []string // an argument that begins with node_modules is a file of a npm package
+	url     func(t *testing.T) string
+	checks  map[string]eraCheck
 	// missing has the checks that fail because the server or the client lacks a feature, with
 	// the text that the client sees instead. It is keyed by "legacy", "modern" or a client's
 	// name, and then by the check's name.
 	missing map[string]map[string]string
-	short   bool // the server is tested without -long too
+	short   bool   // the server is tested without -long too
+	only    string // "legacy" or "modern", if clients that reach the server directly find one era
 }
 
 // fixture returns the checks for an eraServer and for erasserver.mjs.
@@ -77,32 +78,6 @@ func everythingChecks() map[string]eraCheck {
 	}
 }
 
-// eraPeers returns the servers of the matrix.
-func eraPeers() []eraPeer {
-	typeScript := []string{tsServer}
-	return []eraPeer{
-		{name: "go-sdk", checks: fixture(), short: true},
-		{name: "process, go-sdk", checks: fixture(), open: eraProcess(os.Args[0], "eras")},
-		{name: "process, go-sdk, legacy only", checks: fixture(), open: eraProcess(os.Args[0], "eras", "legacy")},
-		{
-			name: "process, server-everything", checks: everythingChecks(), needs: []string{everything},
-			open: func(t *testing.T) backend.Backend {
-				return eraProcess("node", filepath.Join(npm(t), everything), "stdio")(t)
-			},
-		},
-		{name: "process, TypeScript 2.x", checks: fixture(), needs: typeScript, open: eraProcess("node", "clients/erasserver.mjs", "stdio", "both"), missing: noParams},
-		{name: "process, TypeScript 2.x, modern only", checks: fixture(), needs: typeScript, open: eraProcess("node", "clients/erasserver.mjs", "stdio", "modern"), missing: noParams},
-		{name: "remote, go-sdk", checks: fixture(), short: true, open: eraRemote(func(t *testing.T) string { return upstream(t, eraServer(false), nil) })},
-		{name: "remote, go-sdk, no sessions", checks: fixture(), short: true, open: eraRemote(modernLibrary)},
-		{
-			name: "remote, server-everything", checks: everythingChecks(), needs: []string{everything},
-			open: eraRemote(func(t *testing.T) string { return everythingOver(t, "streamableHttp", "/mcp").url }),
-		},
-		{name: "remote, TypeScript 2.x", checks: fixture(), needs: typeScript, open: eraRemote(func(t *testing.T) string { return eraTypeScriptURL(t, "both") }), missing: noParams},
-		{name: "remote, TypeScript 2.x, modern only", checks: fixture(), needs: typeScript, open: eraRemote(func(t *testing.T) string { return eraTypeScriptURL(t, "modern") }), missing: noParams},
-	}
-}
-
 // noParams is for servers that send input requests without params: the go-sdk's client cannot
 // read these. Those of Holdfast have params.
 var noParams = map[string]map[string]string{"go-sdk": {"roots": "unexpected end of JSON input"}}
@@ -133,7 +108,20 @@ func TestErasMatrix(t *testing.T) {
 	seen := make(map[string]map[string]eraSeen) // by server and client
 	few := make(chan struct{}, 3)               // node starts slowly, and a server has 5 s to say which eras it speaks
 	t.Run("cells", func(t *testing.T) {
-		for i, peer := range eraPeers() {
+		typeScript := []string{tsServer}
+		for i, peer := range []eraPeer{
+			{name: "go-sdk", checks: fixture(), short: true},
+			{name: "process, go-sdk", checks: fixture(), command: []string{os.Args[0], "eras"}},
+			{name: "process, go-sdk, legacy only", checks: fixture(), command: []string{os.Args[0], "eras", "legacy"}},
+			{name: "process, server-everything", checks: everythingChecks(), needs: []string{everything}, command: []string{"node", everything, "stdio"}},
+			{name: "process, TypeScript 2.x", checks: fixture(), needs: typeScript, command: []string{"node", "clients/erasserver.mjs", "stdio", "both"}, missing: noParams},
+			{name: "process, TypeScript 2.x, modern only", checks: fixture(), needs: typeScript, command: []string{"node", "clients/erasserver.mjs", "stdio", "modern"}, missing: noParams},
+			{name: "remote, go-sdk", checks: fixture(), short: true, url: legacyLibrary},
+			{name: "remote, go-sdk, no sessions", checks: fixture(), short: true, url: modernLibrary},
+			{name: "remote, server-everything", checks: everythingChecks(), needs: []string{everything}, url: everythingURL},
+			{name: "remote, TypeScript 2.x", checks: fixture(), needs: typeScript, url: eraTypeScriptURL("both"), missing: noParams},
+			{name: "remote, TypeScript 2.x, modern only", checks: fixture(), needs: typeScript, url: eraTypeScriptURL("modern"), missing: noParams},
+		} {
 			t.Run(peer.name, func(t *testing.T) {
 				if !peer.short {
 					testlong.Only(t, "it starts many processes")
@@ -172,11 +160,20 @@ func TestErasMatrix(t *testing.T) {
 func servePeer(t *testing.T, peer *eraPeer, o *holdfast.Options) string {
 	t.Helper()
 	var h *holdfast.Handler
-	if peer.open == nil {
+	switch {
+	case peer.url != nil:
+		h = holdfast.NewBackendHandler(remotebackend.New(peer.url(t), nil), o)
+	case peer.command != nil:
+		command := slices.Clone(peer.command)
+		if strings.HasPrefix(command[1], "node_modules/") {
+			command[1] = filepath.Join(npm(t), command[1])
+		}
+		b := mcptest.Must(process.New(command, &process.Options{Env: append(os.Environ(), "HOLDFAST_NPM="+os.Getenv("HOLDFAST_NPM"))}))(t)
+		t.Cleanup(func() { _ = b.Close() })
+		h = holdfast.NewBackendHandler(b, o)
+	default:
 		server := eraServer(false)
 		h = holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, o)
-	} else {
-		h = holdfast.NewBackendHandler(peer.open(t), o)
 	}
 	web := mcptest.Serve(t, h)
 	mcptest.ShutDownAtEnd(t, h, 2*time.Second)
@@ -230,41 +227,29 @@ func (peer *eraPeer) meets(t *testing.T, who string, client eraClient, url strin
 	return s
 }
 
-// eraProcess returns a function that makes the backend of a command.
-func eraProcess(command ...string) func(*testing.T) backend.Backend {
-	return func(t *testing.T) backend.Backend {
-		t.Helper()
-		env := append(os.Environ(), "HOLDFAST_NPM="+os.Getenv("HOLDFAST_NPM"))
-		b := mcptest.Must(process.New(command, &process.Options{Env: env}))(t)
-		t.Cleanup(func() { _ = b.Close() })
-		return b
-	}
-}
-
-// eraRemote returns a function that makes the backend of a server over HTTP.
-func eraRemote(url func(t *testing.T) string) func(*testing.T) backend.Backend {
-	return func(t *testing.T) backend.Backend {
-		t.Helper()
-		return remotebackend.New(url(t), nil)
-	}
-}
+// legacyLibrary serves the go-sdk's server with sessions.
+func legacyLibrary(t *testing.T) string { return upstream(t, eraServer(false), nil) }
 
 // modernLibrary serves the go-sdk's server without sessions.
 func modernLibrary(t *testing.T) string {
-	t.Helper()
 	return upstream(t, eraServer(true), &mcp.StreamableHTTPOptions{Stateless: true, PropagateRequestCancellation: true})
 }
 
-// eraTypeScriptURL runs a TypeScript server over HTTP.
-func eraTypeScriptURL(t *testing.T, eras string) string {
-	t.Helper()
-	cmd := exec.Command("node", "clients/erasserver.mjs", "http", eras)
-	cmd.Env = append(os.Environ(), "HOLDFAST_NPM="+npm(t))
-	found := mcptest.Start(t, cmd).Find(regexp.MustCompile(`on port (\d+)$`))
-	if found == nil {
-		t.Fatal("the TypeScript server does not start")
+// everythingURL runs server-everything over HTTP.
+func everythingURL(t *testing.T) string { return everythingOver(t, "streamableHttp", "/mcp").url }
+
+// eraTypeScriptURL returns a function that runs a TypeScript server over HTTP.
+func eraTypeScriptURL(eras string) func(t *testing.T) string {
+	return func(t *testing.T) string {
+		t.Helper()
+		cmd := exec.Command("node", "clients/erasserver.mjs", "http", eras)
+		cmd.Env = append(os.Environ(), "HOLDFAST_NPM="+npm(t))
+		found := mcptest.Start(t, cmd).Find(regexp.MustCompile(`on port (\d+)$`))
+		if found == nil {
+			t.Fatal("the TypeScript server does not start")
+		}
+		return "http://127.0.0.1:" + found[1] + "/mcp"
 	}
-	return "http://127.0.0.1:" + found[1] + "/mcp"
 }
 
 // tableOf returns the results as a table in Markdown: a row for each server, a column for each

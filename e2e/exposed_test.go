@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"holdfast/internal/mcptest"
 )
 
 // If the port is open to other machines, the log has a warning, and the URL in the log is one
@@ -18,13 +20,8 @@ func TestExposed(t *testing.T) {
 		if ip := net.ParseIP(host); err != nil || ip == nil || ip.IsUnspecified() {
 			t.Errorf("--listen %s: serves at %s", listen, p.URL)
 		}
-		res, err := http.Get(p.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
-		res.Body.Close()
-		if res.StatusCode != http.StatusNotAcceptable && res.StatusCode != http.StatusBadRequest {
-			t.Errorf("--listen %s: %s says %s", listen, p.URL, res.Status)
+		if r := mcptest.Must(mcptest.Exchange(t.Context(), http.MethodGet, p.URL, ""))(t); r.Status != http.StatusNotAcceptable && r.Status != http.StatusBadRequest {
+			t.Errorf("--listen %s: %s says %d", listen, p.URL, r.Status)
 		}
 		if err := p.stop(t); err != nil {
 			t.Error(err)

@@ -1,13 +1,11 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httputil"
 	neturl "net/url"
 	"strings"
 	"testing"
@@ -16,16 +14,13 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast/internal/mcptest"
-	"holdfast/internal/sse"
 )
 
 // prefixed starts a proxy that serves a program under a path prefix, and strips the prefix. With h2, clients speak HTTP/2 over
 // TLS to the proxy, and the proxy HTTP/1.1 to the program.
 func prefixed(t *testing.T, p *program, prefix string, h2 bool) *httptest.Server {
 	t.Helper()
-	to := mcptest.Must(neturl.Parse("http://" + p.Addr))(t)
-	pass := &httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
-	proxy := httptest.NewUnstartedServer(http.StripPrefix(prefix, pass))
+	proxy := httptest.NewUnstartedServer(http.StripPrefix(prefix, passing(t, p.URL)))
 	if proxy.EnableHTTP2 = h2; h2 {
 		proxy.StartTLS()
 	} else {
@@ -72,31 +67,16 @@ func TestFailure29Prefix(t *testing.T) {
 				if r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "echo", Arguments: map[string]any{"text": "hello"}}); err != nil || r.IsError {
 					t.Errorf("HTTP+SSE: %+v, %v", r, err)
 				}
-				sameOrigin(t, proxy, prefix)
+				// The TypeScript and the Python client want a URL with the same origin.
+				c := &mcptest.Client{URL: proxy.URL + prefix + "/sse", HTTP: proxy.Client()}
+				event := mcptest.Must(c.Stream(t, http.MethodGet, "").Next())(t)
+				from := mcptest.Must(neturl.Parse(c.URL))(t)
+				to, err := from.Parse(string(event.Data))
+				if event.Name != "endpoint" || err != nil || to.Host != from.Host || to.Scheme != from.Scheme || !strings.HasPrefix(to.Path, prefix+"/") {
+					t.Errorf("the event %q has the endpoint %q, which is %v, %v", event.Name, event.Data, to, err)
+				}
 			})
 		}
-	}
-}
-
-// sameOrigin checks the endpoint event as the TypeScript and the Python client do: its URL has the same origin.
-func sameOrigin(t *testing.T, proxy *httptest.Server, prefix string) {
-	t.Helper()
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	c := &mcptest.Client{URL: proxy.URL + prefix + "/sse", HTTP: proxy.Client()}
-	resp, err := c.Send(ctx, http.MethodGet, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	event, err := sse.NewReader(resp.Body, 1<<16).Next()
-	if err != nil || event.Name != "endpoint" {
-		t.Fatalf("the first event is %+v, %v", event, err)
-	}
-	from := resp.Request.URL
-	to, err := from.Parse(string(event.Data))
-	if err != nil || to.Host != from.Host || to.Scheme != from.Scheme || !strings.HasPrefix(to.Path, prefix+"/") {
-		t.Errorf("the endpoint %q is %v, %v", event.Data, to, err)
 	}
 }
 

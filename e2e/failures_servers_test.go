@@ -27,36 +27,34 @@ func badStdio(args []string) {
 	case "hanging":
 		select {}
 	}
-	mcptest.Stdio(func(m jsonrpc.Message, _ func(string)) string { return badly(args[0], m) })
-}
-
-// badly returns the answer of a server with a fault to a message.
-func badly(kind string, m jsonrpc.Message) string {
-	said := odd.Script(m, nil)
-	if said == "" {
-		return ""
-	}
-	const page = `{"tools":[{"name":"even","inputSchema":{"type":"object"}}],"nextCursor":%s}`
-	cursor := string(jsonrpc.Field(m.Params, "cursor"))
-	switch {
-	case kind == "string ids" && m.ID[0] == '"':
-		os.Exit(7)
-	case m.Method == "initialize":
-		is := map[string]string{"revision": "2099-12-31", "old": "2024-11-05"}[kind]
-		if is != "" {
-			return mcptest.Result(m, fmt.Sprintf(`{"protocolVersion":%q,"capabilities":{"tools":{}},"serverInfo":{"name":"bad","version":"1"}}`, is))
+	kind := args[0]
+	mcptest.Stdio(func(m jsonrpc.Message, _ func(string)) string {
+		said := odd.Script(m, nil)
+		if said == "" {
+			return ""
 		}
-	case m.Method != "tools/list":
-	case kind == "same cursor":
-		return mcptest.Result(m, fmt.Sprintf(page, `"again"`))
-	case (kind == "fails at page 2" || kind == "ends at page 2") && cursor == "":
-		return mcptest.Result(m, fmt.Sprintf(page, `"2"`))
-	case kind == "fails at page 2", kind == "fails at page 1":
-		return mcptest.Error(m, -32603, "no such page")
-	case kind == "ends at page 2":
-		os.Exit(7)
-	}
-	return said
+		const page = `{"tools":[{"name":"even","inputSchema":{"type":"object"}}],"nextCursor":%s}`
+		cursor := string(jsonrpc.Field(m.Params, "cursor"))
+		switch {
+		case kind == "string ids" && m.ID[0] == '"':
+			os.Exit(7)
+		case m.Method == "initialize":
+			is := map[string]string{"revision": "2099-12-31", "old": "2024-11-05"}[kind]
+			if is != "" {
+				return mcptest.Result(m, fmt.Sprintf(`{"protocolVersion":%q,"capabilities":{"tools":{}},"serverInfo":{"name":"bad","version":"1"}}`, is))
+			}
+		case m.Method != "tools/list":
+		case kind == "same cursor":
+			return mcptest.Result(m, fmt.Sprintf(page, `"again"`))
+		case (kind == "fails at page 2" || kind == "ends at page 2") && cursor == "":
+			return mcptest.Result(m, fmt.Sprintf(page, `"2"`))
+		case kind == "fails at page 2", kind == "fails at page 1":
+			return mcptest.Error(m, -32603, "no such page")
+		case kind == "ends at page 2":
+			os.Exit(7)
+		}
+		return said
+	})
 }
 
 // toolNames returns the names of a server's tools, page by page, and the last answer.
@@ -88,13 +86,17 @@ func toolNames(t *testing.T, c *peer) (names []string, last string) {
 func TestFailure22BadServer(t *testing.T) {
 	t.Parallel()
 	self := mcptest.Must(os.Executable())(t)
+	site := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+		_, _ = w.Write([]byte("<html>hello</html>"))
+	}))
 	bad := map[string]string{
 		"not there":   `{"command":"no-such-command-here"}`,
 		"ends":        `{"command":"false"}`,
 		"down":        `{"url":"http://127.0.0.1:9/mcp"}`,
 		"hanging":     fmt.Sprintf(`{"command":%q,"args":["bad","hanging"]}`, self),
 		"no server":   `{"command":"cat"}`,
-		"a web site":  fmt.Sprintf(`{"url":%q}`, webSite(t)),
+		"a web site":  fmt.Sprintf(`{"url":%q}`, site),
 		"two at once": fmt.Sprintf(`{"command":"false"},"worse":{"command":%q,"args":["bad","revision"]}`, self),
 	}
 	for _, kind := range []string{"revision", "old", "string ids", "same cursor", "fails at page 1", "fails at page 2", "ends at page 2"} {
@@ -136,15 +138,6 @@ func TestFailure22BadServer(t *testing.T) {
 			}
 		})
 	}
-}
-
-// webSite starts a web server that is not an MCP server.
-func webSite(t *testing.T) string {
-	t.Helper()
-	return mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/html")
-		_, _ = w.Write([]byte("<html>hello</html>"))
-	}))
 }
 
 // FAILURES 22: if no server returns a part of a list, the request for the list gets an error, and not an empty list.

@@ -116,15 +116,18 @@ func (f *forgetful) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// lostSessions returns the answers by which servers say that they do not know a session.
-func lostSessions() map[string]upstreamReply {
+// FAILURES 21: an upstream server has forgotten its sessions, and says so with any answer. The client, in its own session, gets
+// the result of its next call, which has run once.
+func TestFailure21ForgottenSession(t *testing.T) {
+	t.Parallel()
 	rpc := func(status int, code int, message string) upstreamReply {
 		return upstreamReply{status: status, body: fmt.Sprintf(`{"jsonrpc":"2.0","id":null,"error":{"code":%d,"message":%q}}`, code, message)}
 	}
 	text := func(status int, words string) upstreamReply {
 		return upstreamReply{status: status, media: "text/plain; charset=utf-8", body: words}
 	}
-	return map[string]upstreamReply{
+	// The answers by which servers say that they do not know a session.
+	for words, reply := range map[string]upstreamReply{
 		"404":                                  rpc(404, -32001, "Session not found"),
 		"404, text":                            text(404, "session not found"),
 		"404, nothing":                         {status: 404, media: "text/plain"},
@@ -149,14 +152,7 @@ func lostSessions() map[string]upstreamReply {
 		"404 with an error under its id":       {status: 404, body: `{"jsonrpc":"2.0","id":ID,"error":{"code":-32001,"message":"Session not found"}}`},
 		"200 with an error as an event":        {status: 200, media: "text/event-stream", body: "data: " + `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Session expired"}}` + "\n\n"},
 		"400 with the error of initialization": rpc(400, -32002, "Received request before initialization was complete"),
-	}
-}
-
-// FAILURES 21: an upstream server has forgotten its sessions, and says so with any answer. The client, in its own session, gets
-// the result of its next call, which has run once.
-func TestFailure21ForgottenSession(t *testing.T) {
-	t.Parallel()
-	for words, reply := range lostSessions() {
+	} {
 		t.Run(words, func(t *testing.T) {
 			t.Parallel()
 			testlong.Part(t)
@@ -173,7 +169,7 @@ func TestFailure21ForgottenSession(t *testing.T) {
 				prefix string
 			}{ask: func(body string) string {
 				b.Say("%s", body)
-				return b.response(requestID(body))
+				return b.response(string(jsonrpc.Field([]byte(body), "id")))
 			}}
 			backends["merged"] = struct {
 				ask    func(string) string
@@ -197,12 +193,6 @@ func TestFailure21ForgottenSession(t *testing.T) {
 			}
 		})
 	}
-}
-
-// requestID returns the id of a request.
-func requestID(body string) string {
-	m, _ := jsonrpc.Parse([]byte(body))
-	return string(m.ID)
 }
 
 // FAILURES 21: an error with the request's own id is the answer, whatever the status: its code and message arrive unchanged, and

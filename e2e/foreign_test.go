@@ -1,8 +1,6 @@
 package e2e
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
@@ -14,7 +12,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -33,9 +30,8 @@ type foreign struct {
 	said  string // the answer of long
 	loose bool   // the server loses, reorders or misplaces progress by itself
 
-	ran atomic.Int64 // how often long calls have begun, if the server is in this process
-
 	// These are set if the server is in this process.
+	work    *fleet // it knows how often calls have run
 	server  *mcp.Server
 	handler atomic.Pointer[mcp.StreamableHTTPHandler]
 	cut     func() // ends all connections
@@ -45,48 +41,19 @@ func call(name string, args map[string]any) mcp.CallToolParams {
 	return mcp.CallToolParams{Name: name, Arguments: args}
 }
 
-// official serves the go-sdk's handler, in this process.
+// official serves a workServer with the go-sdk's handler, in this process.
 func official(t *testing.T, opts *mcp.StreamableHTTPOptions) *foreign {
 	t.Helper()
 	const steps = 20
+	traces := t.TempDir()
 	f := &foreign{
-		echo:  call("echo", map[string]any{"text": "hello"}),
-		long:  call("count", nil),
-		steps: steps,
-		said:  "counted",
+		echo:   call("work", map[string]any{"id": "hello", "steps": 0, "ms": 0}),
+		long:   call("work", map[string]any{"id": "long", "steps": steps, "ms": 100 * steps}),
+		steps:  steps,
+		said:   "did long",
+		work:   &fleet{t: t, traces: traces},
+		server: workServer(traces),
 	}
-	server := mcp.NewServer(&mcp.Implementation{Name: "official", Version: "1"}, nil)
-	add := func(name string, do func(context.Context, *mcp.CallToolRequest) (string, error)) {
-		server.AddTool(&mcp.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)},
-			func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-				said, err := do(ctx, req)
-				return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: said}}}, err
-			})
-	}
-	add("echo", func(_ context.Context, req *mcp.CallToolRequest) (string, error) {
-		var in struct{ Text string }
-		err := json.Unmarshal(req.Params.Arguments, &in)
-		return in.Text, err
-	})
-	add("count", func(ctx context.Context, req *mcp.CallToolRequest) (string, error) {
-		f.ran.Add(1)
-		return f.said, count(ctx, req, steps)
-	})
-	add("ask", func(ctx context.Context, req *mcp.CallToolRequest) (string, error) {
-		f.ran.Add(1)
-		if err := count(ctx, req, steps); err != nil {
-			return "", err
-		}
-		res, err := req.Session.Elicit(ctx, &mcp.ElicitParams{
-			Message:         "Who?",
-			RequestedSchema: json.RawMessage(`{"type":"object","properties":{"name":{"type":"string"}}}`),
-		})
-		if err != nil {
-			return "", err
-		}
-		return fmt.Sprint(res.Content["name"]), nil
-	})
-	f.server = server
 	f.restart(opts)
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		f.handler.Load().ServeHTTP(w, r)
@@ -107,24 +74,6 @@ func (f *foreign) restart(opts *mcp.StreamableHTTPOptions) {
 	if f.cut != nil {
 		f.cut()
 	}
-}
-
-// count reports progress, ten times a second.
-func count(ctx context.Context, req *mcp.CallToolRequest, to int) error {
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for i := range to {
-		// After an error the call goes on, without a listening client.
-		_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{
-			ProgressToken: req.Params.GetProgressToken(), Progress: float64(i + 1),
-		})
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	return nil
 }
 
 // everythingOver runs server-everything as a process, over one of its transports:

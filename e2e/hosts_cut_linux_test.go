@@ -1,10 +1,8 @@
 package e2e
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -21,8 +19,10 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast/internal/mcptest"
+	"holdfast/internal/sse"
 	"holdfast/internal/testlong"
 	"holdfast/internal/testport"
+	"holdfast/jsonrpc"
 )
 
 // ledgerStdio makes the test binary a stdio MCP server with a tool that writes its beginning to a file,
@@ -30,33 +30,24 @@ import (
 func ledgerStdio(args []string) {
 	dir := args[0]
 	server := mcp.NewServer(&mcp.Implementation{Name: "ledger", Version: "1"}, nil)
-	note := func(file, line string) {
-		f, err := os.OpenFile(filepath.Join(dir, file), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-		if err == nil {
-			_, err = f.WriteString(line + "\n")
-			_ = f.Close()
-		}
-		if err != nil {
-			panic(err)
-		}
-	}
 	mcp.AddTool(server, &mcp.Tool{Name: "pay"}, func(ctx context.Context, req *mcp.CallToolRequest, a struct {
 		Tag    string `json:"tag"`
 		Report bool   `json:"report,omitempty"`
 	}) (*mcp.CallToolResult, any, error) {
-		note("runs", a.Tag)
-		if token := req.Params.GetProgressToken(); token != nil && a.Report {
-			_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: 1}) // if it fails, the call ends without progress
+		if err := trace(dir, "ran-"+a.Tag); err != nil {
+			return nil, nil, err
+		}
+		if a.Report {
+			_ = progress(ctx, req, 1) // if it fails, the call ends without progress
 		}
 		for {
 			select {
 			case <-ctx.Done():
-				note("cancelled", a.Tag)
 				return nil, nil, ctx.Err()
 			case <-time.After(10 * time.Millisecond):
 			}
 			if _, err := os.Stat(filepath.Join(dir, a.Tag)); err == nil {
-				return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "paid " + a.Tag}}}, nil, nil
+				return said("paid " + a.Tag), nil, nil
 			}
 		}
 	})
@@ -102,77 +93,62 @@ type hostPlayed struct {
 	lastID  string // of the newest event with an id, on the streams of the last call
 }
 
-func newHostPlayed(t *testing.T, is hostSeen, at string) *hostPlayed {
-	h := &hostPlayed{t: t, is: is, at: at}
-	h.begin()
-	return h
-}
-
-// client returns a client with its own connections, and a function that cuts them with RST.
-func (h *hostPlayed) client() (*http.Client, func()) {
-	var mu sync.Mutex
-	var all []net.Conn
-	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
-		c, err := new(net.Dialer).DialContext(ctx, network, addr)
-		if err == nil {
-			mu.Lock()
-			all = append(all, c)
-			mu.Unlock()
-		}
-		return c, err
+// resets is an HTTP client with a connection for each request. A connection that is cut before its response has ended is cut with RST.
+var resets = &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+	c, err := new(net.Dialer).DialContext(ctx, network, addr)
+	if err == nil {
+		err = c.(*net.TCPConn).SetLinger(0)
 	}
-	c := &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
-	return c, func() {
-		mu.Lock()
-		defer mu.Unlock()
-		for _, c := range all {
-			_ = c.(*net.TCPConn).SetLinger(0)
-			_ = c.Close()
-		}
-	}
-}
+	return c, err
+}}}
 
-func (h *hostPlayed) request(method, body, lastID string) *http.Request {
-	header := []string{"Mcp-Session-Id", h.session, "Last-Event-ID", lastID}
+// send sends a request to the server, or to a relay of it. To cut its connection is to cancel ctx.
+func (h *hostPlayed) send(ctx context.Context, at, method, body, lastID string) (*http.Response, error) {
+	c := &mcptest.Client{URL: at, Session: h.session, HTTP: resets, Header: []string{"Last-Event-ID", lastID}}
 	if method == http.MethodGet {
-		header = append(header, "Accept", "text/event-stream")
+		c.Header = append(c.Header, "Accept", "text/event-stream")
 	}
-	if h.session != "" && !h.is.noVersion {
-		header = append(header, "MCP-Protocol-Version", h.is.revision)
+	if !h.is.noVersion {
+		c.Revision = h.is.revision
 	}
-	return mcptest.Must(mcptest.NewRequest(h.t.Context(), method, h.at, body, header...))(h.t)
+	return c.Send(ctx, method, body)
 }
 
-// exchange sends a request and reads its response to the end. ids says that the events are of a call, so that their ids are kept in lastID.
-func (h *hostPlayed) exchange(c *http.Client, r *http.Request, ids bool) (status int, err error) {
-	res, err := c.Do(r)
-	if err != nil {
-		return 0, err
-	}
-	defer res.Body.Close()
-	if id := res.Header.Get("Mcp-Session-Id"); id != "" && h.session == "" {
-		h.session = id
-	}
-	if !strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
-		data, err := io.ReadAll(res.Body)
-		if len(data) > 0 && res.StatusCode < 300 {
-			h.take(string(data))
+// read reads a response to its end. ids says that the events are of a call, so that their ids are kept in lastID.
+func (h *hostPlayed) read(ids bool) func(res *http.Response, err error) (status int, _ error) {
+	return func(res *http.Response, err error) (int, error) {
+		if err != nil {
+			return 0, err
 		}
-		return res.StatusCode, err
-	}
-	lines := bufio.NewScanner(res.Body)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		if id, ok := strings.CutPrefix(lines.Text(), "id: "); ok && ids {
-			h.mu.Lock()
-			h.lastID = id
-			h.mu.Unlock()
+		defer res.Body.Close()
+		if id := res.Header.Get("Mcp-Session-Id"); id != "" && h.session == "" {
+			h.session = id
 		}
-		if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok && data != "" {
-			h.take(data)
+		if !strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
+			data, err := io.ReadAll(res.Body)
+			if len(data) > 0 && res.StatusCode < 300 {
+				h.take(string(data))
+			}
+			return res.StatusCode, err
+		}
+		for events := sse.NewReader(res.Body, 1<<20); ; {
+			ev, err := events.Next()
+			if errors.Is(err, io.EOF) {
+				return res.StatusCode, nil
+			}
+			if err != nil {
+				return res.StatusCode, err
+			}
+			if ev.ID != "" && ids {
+				h.mu.Lock()
+				h.lastID = ev.ID
+				h.mu.Unlock()
+			}
+			if len(ev.Data) > 0 {
+				h.take(string(ev.Data))
+			}
 		}
 	}
-	return res.StatusCode, lines.Err()
 }
 
 func (h *hostPlayed) take(data string) {
@@ -186,11 +162,7 @@ func (h *hostPlayed) responses(id int) (all []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, data := range h.inbox {
-		var m struct {
-			ID     json.RawMessage
-			Method string
-		}
-		if json.Unmarshal([]byte(data), &m) == nil && m.Method == "" && string(m.ID) == fmt.Sprint(id) {
+		if m, err := jsonrpc.Parse([]byte(data)); err == nil && m.Kind == jsonrpc.Response && string(m.ID) == fmt.Sprint(id) {
 			all = append(all, data)
 		}
 	}
@@ -213,21 +185,21 @@ func (h *hostPlayed) heard(text string) bool {
 func (h *hostPlayed) begin() {
 	h.t.Helper()
 	h.session = ""
-	c, _ := h.client()
+	ctx := h.t.Context()
 	about := fmt.Sprintf(`{"name":%q,"version":%q}`, h.is.name, h.is.version)
 	if h.is.discovers {
 		meta := fmt.Sprintf(`{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":%s,"io.modelcontextprotocol/clientCapabilities":%s}`, about, h.is.capabilities)
-		r := (&mcptest.Client{URL: h.at, HTTP: c}).Post(h.t, `{"jsonrpc":"2.0","id":0,"method":"server/discover","params":{"_meta":`+meta+`}}`)
+		r := (&mcptest.Client{URL: h.at, HTTP: resets}).Post(h.t, `{"jsonrpc":"2.0","id":0,"method":"server/discover","params":{"_meta":`+meta+`}}`)
 		if strings.Contains(r.Body, `"result"`) && strings.Contains(r.Body, "2026-07-28") {
 			h.t.Fatalf("the host is offered the era in which a cut ends a call: %s", r.Body)
 		}
 	}
 	h.calls++
-	status, err := h.exchange(c, h.request(http.MethodPost, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"initialize","params":{"protocolVersion":%q,"capabilities":%s,"clientInfo":%s}}`, h.calls, h.is.revision, h.is.capabilities, about), ""), false)
+	status, err := h.read(false)(h.send(ctx, h.at, http.MethodPost, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"initialize","params":{"protocolVersion":%q,"capabilities":%s,"clientInfo":%s}}`, h.calls, h.is.revision, h.is.capabilities, about), "")) //nolint:bodyclose // read closes it
 	if err != nil || status != http.StatusOK || h.session == "" {
 		h.t.Fatalf("initialize: %d, %v", status, err)
 	}
-	if status, err := h.exchange(c, h.request(http.MethodPost, `{"jsonrpc":"2.0","method":"notifications/initialized"}`, ""), false); err != nil || status != http.StatusAccepted {
+	if status, err := h.read(false)(h.send(ctx, h.at, http.MethodPost, mcptest.Initialized, "")); err != nil || status != http.StatusAccepted { //nolint:bodyclose // read closes it
 		h.t.Fatalf("initialized: %d, %v", status, err)
 	}
 }
@@ -236,29 +208,14 @@ func (h *hostPlayed) begin() {
 // relay keeps the host's side of the connection open.
 func (h *hostPlayed) listen(mute bool) (cut func()) {
 	h.t.Helper()
-	c, cut := h.client()
+	ctx, cut := context.WithCancel(h.t.Context())
 	at := h.at
 	if mute {
 		at, cut = h.relay()
 	}
-	r := h.request(http.MethodGet, "", "").WithContext(h.t.Context())
-	r.URL.Host = strings.TrimSuffix(strings.TrimPrefix(at, "http://"), "/mcp")
-	opened := make(chan struct{})
-	c.Transport = opens{c.Transport, sync.OnceFunc(func() { close(opened) })}
-	go func() { _, _ = h.exchange(c, r, false) }()
-	<-opened
+	res, err := h.send(ctx, at, http.MethodGet, "", "") //nolint:bodyclose // read closes it
+	go func() { _, _ = h.read(false)(res, err) }()      //nolint:bodyclose // the same
 	return cut
-}
-
-// opens calls then when the header of a response has arrived, or the request has failed.
-type opens struct {
-	http.RoundTripper
-	then func()
-}
-
-func (o opens) RoundTrip(r *http.Request) (*http.Response, error) {
-	defer o.then()
-	return o.RoundTripper.RoundTrip(r)
 }
 
 // relay carries one connection to the server. cut closes the server's side of the connection only.
@@ -285,9 +242,7 @@ type callPlayed struct {
 	body  string
 	cut   func()
 	ended chan struct{} // closed when its connection has ended
-	// The result of its POST.
-	status int
-	err    error
+	err   error         // of its POST
 }
 
 // call begins a call of the tool.
@@ -300,17 +255,18 @@ func (h *hostPlayed) call(tag string, report bool) *callPlayed {
 	if h.is.meta != "" {
 		meta = `"_meta":{` + fmt.Sprintf(h.is.meta, h.calls) + `},`
 	}
-	return h.send(&callPlayed{h: h, id: h.calls, tag: tag, body: fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{%s"name":"pay","arguments":{"tag":%q,"report":%v}}}`, h.calls, meta, tag, report)})
+	return h.make(&callPlayed{h: h, id: h.calls, tag: tag, body: fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{%s"name":"pay","arguments":{"tag":%q,"report":%v}}}`, h.calls, meta, tag, report)})
 }
 
-// send sends the call, for the first time or again.
-func (h *hostPlayed) send(c *callPlayed) *callPlayed {
-	client, cut := h.client()
-	c.cut, c.ended = cut, make(chan struct{})
-	r := h.request(http.MethodPost, c.body, "")
+// make makes the call, for the first time or again.
+func (h *hostPlayed) make(c *callPlayed) *callPlayed {
+	var ctx context.Context
+	ctx, c.cut = context.WithCancel(h.t.Context())
+	ended := make(chan struct{})
+	c.ended = ended
 	go func() {
-		defer close(c.ended)
-		c.status, c.err = h.exchange(client, r, true)
+		defer close(ended)
+		_, c.err = h.read(true)(h.send(ctx, h.at, http.MethodPost, c.body, "")) //nolint:bodyclose // read closes it
 	}()
 	return c
 }
@@ -324,7 +280,7 @@ func (c *callPlayed) comeBack(ctx context.Context) {
 	lastID := h.lastID
 	h.mu.Unlock()
 	if lastID == "" && h.is.repeats {
-		h.send(c)
+		h.make(c)
 		return
 	}
 	if lastID == "" || !h.is.resumes {
@@ -335,8 +291,7 @@ func (c *callPlayed) comeBack(ctx context.Context) {
 			h.mu.Lock()
 			lastID := h.lastID
 			h.mu.Unlock()
-			client, _ := h.client()
-			status, err := h.exchange(client, h.request(http.MethodGet, "", lastID).WithContext(ctx), true)
+			status, err := h.read(true)(h.send(ctx, h.at, http.MethodGet, "", lastID)) //nolint:bodyclose // read closes it
 			if err == nil && status != http.StatusOK {
 				return // the SDK stops here too
 			}
@@ -364,7 +319,8 @@ func startHostRun(t *testing.T, is hostSeen, mute bool, flags ...string) *hostRu
 		return serveBy(t, exec.Command(built, append(args, "--", self, "ledger", dir)...))
 	}
 	r.p = r.start()
-	r.hostPlayed = newHostPlayed(t, is, r.p.URL)
+	r.hostPlayed = &hostPlayed{t: t, is: is, at: r.p.URL}
+	r.begin()
 	r.cutGET = r.listen(mute)
 	return r
 }
@@ -385,18 +341,7 @@ func (r *hostRun) down(kill bool) {
 }
 
 // ran returns how often the tool was begun with a tag.
-func (r *hostRun) ran(tag string) (n int) {
-	data, err := os.ReadFile(filepath.Join(r.dir, "runs"))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		r.t.Fatal(err)
-	}
-	for line := range strings.Lines(string(data)) {
-		if strings.TrimSpace(line) == tag {
-			n++
-		}
-	}
-	return n
-}
+func (r *hostRun) ran(tag string) int { return (&fleet{t: r.t, traces: r.dir}).runs("ran-" + tag) }
 
 // runs waits until the tool of a call runs.
 func (r *hostRun) runs(c *callPlayed) {

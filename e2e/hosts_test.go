@@ -3,7 +3,6 @@ package e2e
 import (
 	"bytes"
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -20,6 +19,7 @@ import (
 
 	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
+	"holdfast/jsonrpc"
 )
 
 // A bridged is a process that a host starts and speaks with over stdio: a client of holdfast.
@@ -49,21 +49,22 @@ func remote(t *testing.T, url, revision string) *bridged {
 	return startBridged(t, cmd, revision)
 }
 
+// until reads messages until one is as wanted.
+func (b *bridged) until(what string, is func(m jsonrpc.Message) bool) jsonrpc.Message {
+	b.t.Helper()
+	for line, ok := b.Line(); ok; line, ok = b.Line() {
+		if m := mcptest.Must(jsonrpc.Parse([]byte(line)))(b.t); is(m) {
+			return m
+		}
+	}
+	b.t.Fatalf("no %s", what)
+	return jsonrpc.Message{}
+}
+
 // response reads the response to a request, and passes over all messages before it.
 func (b *bridged) response(id string) string {
 	b.t.Helper()
-	for line, ok := b.Line(); ok; line, ok = b.Line() {
-		var m struct {
-			ID     json.RawMessage
-			Method string
-		}
-		unmarshal(b.t, []byte(line), &m)
-		if m.Method == "" && string(m.ID) == id {
-			return line
-		}
-	}
-	b.t.Fatalf("no response to %s", id)
-	return ""
+	return string(b.until("response to "+id, func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Response && string(m.ID) == id }).Raw)
 }
 
 // TestRemote cuts a silent call of mcp-remote before any event has arrived. Its only other
@@ -197,19 +198,9 @@ func (revision lowered) RoundTrip(r *http.Request) (*http.Response, error) {
 // request reads the next request of the server, checks its method, and returns its id.
 func (b *bridged) request(method string) string {
 	b.t.Helper()
-	for line, ok := b.Line(); ok; line, ok = b.Line() {
-		var m struct {
-			ID     json.RawMessage
-			Method string
-		}
-		unmarshal(b.t, []byte(line), &m)
-		if len(m.ID) > 0 {
-			if m.Method != method {
-				b.t.Fatalf("want a %s, got %s", method, line)
-			}
-			return string(m.ID)
-		}
+	m := b.until(method, func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Request })
+	if m.Method != method {
+		b.t.Fatalf("want a %s, got %s", method, m.Raw)
 	}
-	b.t.Fatalf("no %s", method)
-	return ""
+	return string(m.ID)
 }

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -68,9 +67,7 @@ func newWantsLogin(t *testing.T, settings string) *wantsLogin {
 // run runs holdfast, and returns its stdout and, if it fails, its stderr.
 func (w *wantsLogin) run(args ...string) (string, string, error) {
 	w.t.Helper()
-	ctx, stop := context.WithTimeout(w.t.Context(), time.Minute)
-	defer stop()
-	cmd := exec.CommandContext(ctx, built, args...)
+	cmd := exec.CommandContext(bounded(w.t, time.Minute), built, args...)
 	cmd.Env = w.env
 	out, err := cmd.Output()
 	var exit *exec.ExitError
@@ -88,15 +85,6 @@ func (w *wantsLogin) call(text string) {
 	}
 }
 
-// windows returns how often a browser was opened.
-func (w *wantsLogin) windows() int {
-	data, err := os.ReadFile(w.opened)
-	if err != nil && !os.IsNotExist(err) {
-		w.t.Fatal(err)
-	}
-	return strings.Count(string(data), "\n")
-}
-
 // control makes a request to the server's interface for tests.
 func (w *wantsLogin) control(method, what string) map[string]int {
 	w.t.Helper()
@@ -110,7 +98,8 @@ func (w *wantsLogin) control(method, what string) map[string]int {
 
 func (w *wantsLogin) want(windows int, counts map[string]int) {
 	w.t.Helper()
-	if n := w.windows(); n != windows {
+	opened, _ := os.ReadFile(w.opened) // an error: no window was opened
+	if n := strings.Count(string(opened), "\n"); n != windows {
 		w.t.Errorf("%d windows of a browser, want %d", n, windows)
 	}
 	got := w.control(http.MethodGet, "counts")
@@ -122,13 +111,10 @@ func (w *wantsLogin) want(windows int, counts map[string]int) {
 }
 
 // host starts holdfast connect, and begins a session over it.
-func (w *wantsLogin) host(args ...string) (*mcp.ClientSession, error) {
+func (w *wantsLogin) host(args ...string) (*officialClient, error) {
 	cmd := exec.Command(built, append([]string{"connect", w.url}, args...)...)
 	cmd.Env = w.env
-	c := mcp.NewClient(&mcp.Implementation{Name: "host", Version: "1"}, nil)
-	ctx, stop := context.WithTimeout(w.t.Context(), time.Minute)
-	defer stop()
-	return c.Connect(ctx, &mcp.CommandTransport{Command: cmd, TerminateDuration: 20 * time.Second}, &mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
+	return connectOfficial(bounded(w.t, time.Minute), &mcp.CommandTransport{Command: cmd, TerminateDuration: 20 * time.Second}, "2025-11-25", nil)
 }
 
 // From no token to a result: the first command logs in by itself, and the others use its login. An expired token is replaced
@@ -170,7 +156,7 @@ func TestLoginCommands(t *testing.T) {
 func TestLoginTwoHosts(t *testing.T) {
 	t.Parallel()
 	w := newWantsLogin(t, `{}`)
-	var sessions [2]*mcp.ClientSession
+	var sessions [2]*officialClient
 	both := func(do func(i int) error) {
 		var work sync.WaitGroup
 		for i := range sessions {

@@ -3,7 +3,6 @@ package e2e
 import (
 	"bufio"
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -50,7 +49,7 @@ var modes = map[string]func(args []string){
 	"piped":    piped,
 	"eras":     func(args []string) { runStdio(legacyIf(len(args) > 0, eraServer(len(args) == 0))) },
 	"asking":   func([]string) { runStdio(legacyIf(true, askingServer())) },
-	"bodies":   func([]string) { mcptest.Stdio(newBodyServer(false).script) },
+	"bodies":   func([]string) { mcptest.Stdio(newBodyServer(false).Script) },
 	"keep":     keep,
 	"big":      func([]string) { mcptest.Stdio(big.Script) },
 	"checking": func([]string) { mcptest.Stdio(checking()) },
@@ -296,17 +295,13 @@ func serveEverything(t *testing.T, flags ...string) *program {
 // run runs a program to its end and returns its stdout.
 func run(t *testing.T, name string, args ...string) []byte {
 	t.Helper()
-	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer stop()
-	cmd := exec.CommandContext(ctx, name, args...)
+	cmd := exec.CommandContext(bounded(t, 2*time.Minute), name, args...)
 	cmd.Env = append(os.Environ(), "HOLDFAST_NPM="+npm(t))
 	out, err := cmd.Output()
 	if err != nil {
-		var exit *exec.ExitError
-		if errors.As(err, &exit) {
-			t.Fatalf("%s: %v\n%s%s", strings.Join(cmd.Args, " "), err, out, exit.Stderr)
-		}
-		t.Fatal(err)
+		exit := &exec.ExitError{}
+		_ = errors.As(err, &exit) // else the program was not started
+		t.Fatalf("%s: %v\n%s%s", strings.Join(cmd.Args, " "), err, out, exit.Stderr)
 	}
 	return out
 }

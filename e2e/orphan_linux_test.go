@@ -4,8 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
-	"fmt"
-	"net"
+	"net/http"
 	"os"
 	"slices"
 	"strconv"
@@ -99,7 +98,15 @@ func TestAbandoned(t *testing.T) {
 		all.Go(func() {
 			room <- struct{}{}
 			defer func() { <-room }()
-			vanish(t, p, time.Duration(i%2*i/8)*time.Millisecond)
+			// The client closes its connection after the answer, or at any moment of the set-up.
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			if patience := time.Duration(i%2*i/8) * time.Millisecond; patience > 0 {
+				time.AfterFunc(patience, stop)
+			}
+			if _, err := (&mcptest.Client{URL: p.URL, HTTP: mcptest.Unpooled}).Exchange(ctx, http.MethodPost, strangeInit); err != nil && ctx.Err() == nil {
+				t.Errorf("initialize: %v", err)
+			}
 		})
 	}
 	all.Wait() // clients that waited have received an answer of their own process
@@ -108,38 +115,6 @@ func TestAbandoned(t *testing.T) {
 		t.Errorf("holdfast: %v", err)
 	}
 	mcptest.Eventually(t, "all processes gone", time.Minute, func() bool { return len(pids()) == 0 })
-}
-
-// vanish begins a session and closes the connection: patience after the request, or, if
-// patience is 0, after the answer.
-func vanish(t *testing.T, p *program, patience time.Duration) {
-	conn, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", p.Addr)
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	defer conn.Close()
-	const body = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25",` +
-		`"capabilities":{},"clientInfo":{"name":"gone","version":"1"}}}`
-	_, err = fmt.Fprintf(conn, "POST /mcp HTTP/1.1\r\nHost: %s\r\nAccept: application/json, text/event-stream\r\n"+
-		"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", p.Addr, len(body), body)
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	if patience > 0 {
-		time.Sleep(patience) // any moment of the set-up will do
-		return
-	}
-	_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
-	var answer []byte
-	for part := make([]byte, 4096); !bytes.Contains(answer, []byte("serverInfo")); {
-		n, err := conn.Read(part)
-		if answer = append(answer, part[:n]...); err != nil {
-			t.Errorf("initialize: %v: %s", err, answer)
-			return
-		}
-	}
 }
 
 // Failure 9: the calls of a server that is killed fail soon, with an error that says so; the

@@ -4,13 +4,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -44,11 +42,8 @@ func wantOutage(t *testing.T, p *program, n int, away, back string, others ...st
 		}
 	}
 	for _, other := range others {
-		for i, line := range rest {
-			if strings.Contains(line, other) {
-				rest = append(rest[:i], rest[i+1:]...)
-				break
-			}
+		if i := slices.IndexFunc(rest, func(line string) bool { return strings.Contains(line, other) }); i >= 0 {
+			rest = slices.Delete(rest, i, i+1)
 		}
 	}
 	if away1 == "" || back1 == "" || len(rest) > 0 {
@@ -106,8 +101,8 @@ func TestOutageOfStore(t *testing.T) {
 				var begins sync.WaitGroup
 				for _, p := range all {
 					begins.Go(func() {
-						if status, head, text := tryBegin(t, p); status != http.StatusServiceUnavailable || head.Get("Retry-After") == "" {
-							t.Errorf("a new session while the store is away: %d %s", status, text)
+						if r := tryBegin(t, p); r.Status != http.StatusServiceUnavailable || r.Header.Get("Retry-After") == "" {
+							t.Errorf("a new session while the store is away: %d %s", r.Status, r.Body)
 						}
 					})
 				}
@@ -134,13 +129,13 @@ func TestOutageOfStore(t *testing.T) {
 }
 
 // tryBegin makes an initialize request.
-func tryBegin(t *testing.T, p *program) (status int, head http.Header, text string) {
+func tryBegin(t *testing.T, p *program) mcptest.Reply {
 	t.Helper()
 	r, err := mcptest.Exchange(t.Context(), http.MethodPost, p.URL, begins)
 	if err != nil {
 		t.Error(err)
 	}
-	return r.Status, r.Header, r.Body
+	return r
 }
 
 // An outUpstream is a server over HTTP that a test stops and starts again, at the same address. A stop makes it forget its sessions.
@@ -258,12 +253,8 @@ func TestOutageOfUpstream(t *testing.T) {
 			url := cmp.Or(c.scheme, "http") + "://" + u.at
 			flags := []string{"--upstream", url}
 			if c.config != "" {
-				file := filepath.Join(t.TempDir(), "mcp.json")
 				other := startUpstream(t, streamable(t))
-				if err := os.WriteFile(file, fmt.Appendf(nil, c.config, url, "http://"+other.at), 0o600); err != nil {
-					t.Fatal(err)
-				}
-				flags = []string{"--config", file}
+				flags = []string{"--config", fileOf(t, fmt.Sprintf(c.config, url, "http://"+other.at))}
 			}
 			p := serve(t, flags...)
 			mcptest.Eventually(t, "the start is logged", time.Minute, func() bool { return strings.Contains(p.log.String(), "msg=serving") })
@@ -274,8 +265,8 @@ func TestOutageOfUpstream(t *testing.T) {
 			const away, back, other = "the upstream server is out of reach: ", "the upstream server is reached again", "a kind of client"
 			if c.first {
 				u.stop()
-				if status, _, text := tryBegin(t, p); !strings.Contains(text, `"error":{`) {
-					t.Errorf("the first request, to no server: %d %s", status, text)
+				if r := tryBegin(t, p); !strings.Contains(r.Body, `"error":{`) {
+					t.Errorf("the first request, to no server: %d %s", r.Status, r.Body)
 				}
 				u.start()
 				connect(t, p)
@@ -289,10 +280,9 @@ func TestOutageOfUpstream(t *testing.T) {
 			for range 5 {
 				peer := connect(t, p)
 				calls.Go(func() {
-					resp := peer.send("POST", "", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"`+cmp.Or(c.tool, "sleep")+`","arguments":{"MS":60000}}}`)
-					defer resp.Body.Close()
-					if text, err := io.ReadAll(resp.Body); err != nil || !strings.Contains(string(text), "outcome unknown") {
-						t.Errorf("a call was answered with %s, %v", text, err)
+					r, err := peer.Exchange(t.Context(), http.MethodPost, mcptest.Call(1, cmp.Or(c.tool, "sleep"), `{"MS":60000}`))
+					if err != nil || !strings.Contains(r.Body, "outcome unknown") {
+						t.Errorf("a call was answered with %s, %v", r.Body, err)
 					}
 				})
 			}

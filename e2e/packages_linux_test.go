@@ -89,12 +89,9 @@ func newRegistry(t *testing.T, dir string) *registry {
 			"tarball": r.URL + "/files/" + filepath.Base(file), "integrity": "sha512-" + base64.StdEncoding.EncodeToString(sum[:]),
 		}
 		name, version := manifest["name"].(string), manifest["version"].(string)
-		answer, err := json.Marshal(map[string]any{
+		answer := mcptest.Must(json.Marshal(map[string]any{
 			"name": name, "dist-tags": map[string]string{"latest": version}, "versions": map[string]any{version: manifest},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		mux.HandleFunc("GET /"+name, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = w.Write(answer)
@@ -108,28 +105,6 @@ func newRegistry(t *testing.T, dir string) *registry {
 	}
 	return r
 }
-
-// counter is a stdio server without dependencies.
-const counter = `
-const say = (m) => process.stdout.write(JSON.stringify({ jsonrpc: "2.0", ...m }) + "\n");
-require("readline").createInterface({ input: process.stdin }).on("line", async (line) => {
-  const { id, method, params } = JSON.parse(line);
-  if (method === "initialize") {
-    say({ id, result: { protocolVersion: params.protocolVersion, capabilities: { tools: {} }, serverInfo: { name: "counter", version: "1" } } });
-  } else if (method === "tools/list") {
-    say({ id, result: { tools: [{ name: "count", inputSchema: { type: "object" } }] } });
-  } else if (method === "tools/call") {
-    const { to, delay_ms } = params.arguments;
-    for (let i = 1; i <= to; i++) {
-      await new Promise((r) => setTimeout(r, delay_ms));
-      say({ method: "notifications/progress", params: { progressToken: params._meta.progressToken, progress: i } });
-    }
-    say({ id, result: { content: [{ type: "text", text: String(to) }] } });
-  } else if (id !== undefined) {
-    say({ id, result: {} });
-  }
-}).on("close", () => process.exit(0));
-`
 
 // throughACut makes a call, cuts its connection, and reads the rest of the call on another connection.
 func throughACut(t *testing.T, p *program) {
@@ -152,7 +127,7 @@ func TestPackages(t *testing.T) {
 	testlong.Needs(t, err == nil, "npx: install npm")
 	python, err := exec.LookPath("python3")
 	testlong.Needs(t, err == nil, "python3")
-	dir := packages(t)
+	dir, self := packages(t), mcptest.Must(os.Executable())(t)
 	ways := map[string]string{"in place of the script": "", "as a child": "process.execve = undefined"}
 	if !*peers {
 		delete(ways, "as a child")
@@ -163,11 +138,9 @@ func TestPackages(t *testing.T) {
 			r := newRegistry(t, dir)
 			home := t.TempDir()
 			project := filepath.Join(home, "project")
+			mcptest.Check(t, os.Mkdir(project, 0o700))
 			preload := filepath.Join(home, "before.cjs")
-			for name, text := range map[string]string{filepath.Join(project, "server.js"): counter, preload: before} {
-				mcptest.Check(t, os.MkdirAll(filepath.Dir(name), 0o700))
-				mcptest.Check(t, os.WriteFile(name, []byte(text), 0o600))
-			}
+			mcptest.Check(t, os.WriteFile(preload, []byte(before), 0o600))
 			command := func(program string, args ...string) *exec.Cmd {
 				cmd := exec.Command(program, args...)
 				cmd.Dir = project
@@ -175,7 +148,7 @@ func TestPackages(t *testing.T) {
 				return cmd
 			}
 			began := time.Now()
-			p := serveBy(t, command(npx, "--yes", "holdfast", "serve", "--listen", "127.0.0.1:0", "--", "node", "server.js"))
+			p := serveBy(t, command(npx, "--yes", "holdfast", "serve", "--listen", "127.0.0.1:0", "--", self, "stdio"))
 			throughACut(t, p)
 			t.Logf("from an empty directory to a call through a cut with npx: %.1f s", time.Since(began).Seconds())
 			r.mu.Lock()
@@ -196,14 +169,14 @@ func TestPackages(t *testing.T) {
 			}
 			shim := found[0]
 			for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
-				p := serveBy(t, command(shim, "serve", "--listen", "127.0.0.1:0", "--", "node", "server.js"))
+				p := serveBy(t, command(shim, "serve", "--listen", "127.0.0.1:0", "--", self, "stdio"))
 				connect(t, p)
 				p.signal(t, signal)
 				if err := p.wait(t, time.Minute); err != nil || !strings.Contains(p.log.String(), "msg=stopped") {
 					t.Errorf("after %v: %v", signal, err)
 				}
 			}
-			p = serveBy(t, command(shim, "serve", "--listen", "127.0.0.1:0", "--", "node", "server.js"))
+			p = serveBy(t, command(shim, "serve", "--listen", "127.0.0.1:0", "--", self, "stdio"))
 			p.signal(t, syscall.SIGKILL)
 			_ = p.wait(t, time.Minute)
 			if conn, err := net.Dial("tcp", p.Addr); err == nil {
@@ -214,7 +187,7 @@ func TestPackages(t *testing.T) {
 			if out, _ := wrong.CombinedOutput(); wrong.ProcessState.ExitCode() != 2 || !strings.Contains(string(out), "--listen") || strings.Contains(string(out), "Warning") {
 				t.Errorf("a wrong flag: %v, %s", wrong.ProcessState, out)
 			}
-			host := command(shim, "connect", "--", "node", "server.js")
+			host := command(shim, "connect", "--", self, "stdio")
 			host.Stdin = strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"h","version":"1"}}}` + "\n")
 			if out, err := host.Output(); err != nil || !strings.Contains(string(out), `"name":"counter"`) || strings.Count(string(out), "\n") != 1 {
 				t.Errorf("over stdio: %v, %q", err, out)
@@ -224,7 +197,6 @@ func TestPackages(t *testing.T) {
 	t.Run("the wheel", func(t *testing.T) {
 		t.Parallel()
 		home := t.TempDir()
-		mcptest.Check(t, os.WriteFile(filepath.Join(home, "server.js"), []byte(counter), 0o600))
 		began := time.Now()
 		for _, args := range [][]string{
 			{python, "-m", "venv", "venv"},
@@ -237,7 +209,7 @@ func TestPackages(t *testing.T) {
 			}
 		}
 		installed := time.Since(began)
-		cmd := exec.Command("venv/bin/holdfast", "serve", "--listen", "127.0.0.1:0", "--", "node", "server.js")
+		cmd := exec.Command("venv/bin/holdfast", "serve", "--listen", "127.0.0.1:0", "--", self, "stdio")
 		cmd.Dir = home
 		p := serveBy(t, cmd)
 		throughACut(t, p)

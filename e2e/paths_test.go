@@ -1,32 +1,28 @@
 package e2e
 
 import (
-	"bufio"
 	"fmt"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"holdfast/internal/mcptest"
 )
 
-// stripping returns the URL of a proxy that serves the server at to under a path prefix, and removes the prefix.
-func stripping(t *testing.T, to, prefix string) string {
+// passing returns a proxy that passes all requests to the server of a URL.
+func passing(t *testing.T, to string) http.Handler {
 	t.Helper()
 	at := mcptest.Must(url.Parse(to))(t)
 	at.Path = ""
-	proxy := &httputil.ReverseProxy{
-		Rewrite: func(r *httputil.ProxyRequest) {
-			r.SetURL(at)
-			r.Out.Host = at.Host
-		},
-		FlushInterval: -1,
-	}
-	return mcptest.Serve(t, http.StripPrefix(prefix, proxy)) + prefix
+	return &httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(at) }}
+}
+
+// stripping returns the URL of a proxy that serves the server at to under a path prefix, and removes the prefix.
+func stripping(t *testing.T, to, prefix string) string {
+	t.Helper()
+	return mcptest.Serve(t, http.StripPrefix(prefix, passing(t, to))) + prefix
 }
 
 // TestEndpointEvent is FAILURES 29: clients of revision 2024-11-05 find the URL to which they POST, by the rules of the
@@ -45,10 +41,7 @@ func TestEndpointEvent(t *testing.T) {
 		return dir + "/" + strings.TrimPrefix(endpoint, "/")
 	}
 	one := serve(t, "--demo")
-	file := filepath.Join(t.TempDir(), "mcp.json")
-	behind := serve(t, "--demo")
-	mcptest.Check(t, os.WriteFile(file, fmt.Appendf(nil, `{"mcpServers":{"one":{"type":"http","url":%q}}}`, behind.URL), 0o600))
-	many := serve(t, "--config", file)
+	many := serve(t, "--config", fileOf(t, fmt.Sprintf(`{"mcpServers":{"one":{"type":"http","url":%q}}}`, serve(t, "--demo").URL)))
 	base := strings.TrimSuffix(one.URL, "/mcp")
 	fileBase := strings.TrimSuffix(many.URL, "/one/mcp")
 	for _, c := range []struct {
@@ -71,52 +64,26 @@ func TestEndpointEvent(t *testing.T) {
 		{"Kotlin", base + "/sse", "ktor-client", beside},
 		{"Kotlin, a prefix", stripping(t, base, "/api") + "/sse", "ktor-client", beside},
 	} {
-		req := mcptest.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, c.get, nil))(t)
-		req.Header.Set("User-Agent", c.agent)
-		req.Header.Set("Accept", "text/event-stream")
-		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		lines := bufio.NewReader(res.Body)
-		endpoint := ""
-		for endpoint == "" {
-			line, err := lines.ReadString('\n')
-			if err != nil {
-				t.Fatalf("%s: %s: %s %v", c.what, c.get, res.Status, err)
-			}
-			endpoint, _ = strings.CutPrefix(strings.TrimSpace(line), "data: ")
-			if !strings.HasPrefix(line, "data: ") {
-				endpoint = ""
-			}
-		}
-		to := c.to(req.URL, endpoint)
+		events := (&mcptest.Client{URL: c.get}).Stream(t, http.MethodGet, "", "User-Agent", c.agent, "Accept", "text/event-stream")
+		endpoint := string(mcptest.Must(events.Next())(t).Data)
+		to := c.to(mcptest.Must(url.Parse(c.get))(t), endpoint)
 		answer, err := mcptest.Exchange(t.Context(), http.MethodPost, to, strings.Replace(mcptest.Initialize("2024-11-05", "{}"), `"id":0`, `"id":"found"`, 1))
 		if answer.Status != http.StatusAccepted {
 			t.Errorf("%s: the endpoint %s is %s: %d %s, %v", c.what, endpoint, to, answer.Status, answer.Body, err)
 			continue
 		}
-		for {
-			line, err := lines.ReadString('\n')
-			if err != nil {
-				t.Errorf("%s: no answer: %v", c.what, err)
-				break
-			}
-			if strings.Contains(line, `"found"`) && strings.Contains(line, `"result"`) {
-				break
-			}
+		if ev := events.Until(t, `"found"`); !strings.Contains(string(ev.Data), `"result"`) {
+			t.Errorf("%s: the answer is %s", c.what, ev.Data)
 		}
-		res.Body.Close()
+		events.Close()
 	}
 }
 
 // TestSlash requests endpoints with a slash at the end of the path: they are served as without the slash, and not by a redirect.
 func TestSlash(t *testing.T) {
 	t.Parallel()
-	file := filepath.Join(t.TempDir(), "mcp.json")
 	one := serve(t, "--demo", "--path", "/deep/mcp")
-	mcptest.Check(t, os.WriteFile(file, fmt.Appendf(nil, `{"mcpServers":{"one":{"type":"http","url":%q},"two":{"type":"http","url":%[1]q,"holdfast":{"path":"/other"}}}}`, one.URL), 0o600))
-	many := serve(t, "--config", file)
+	many := serve(t, "--config", fileOf(t, fmt.Sprintf(`{"mcpServers":{"one":{"type":"http","url":%q},"two":{"type":"http","url":%[1]q,"holdfast":{"path":"/other"}}}}`, one.URL)))
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	oneBase, manyBase := strings.TrimSuffix(one.URL, "/deep/mcp"), strings.TrimSuffix(many.URL, "/one/mcp")
 	for at, want := range map[string]int{

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"holdfast/internal/mcptest"
-	"holdfast/internal/sse"
 )
 
 // A peer is a client with one session that shows every detail of HTTP.
@@ -28,16 +27,6 @@ func connect(t *testing.T, p *program) *peer {
 	return c
 }
 
-// send sends a request.
-func (c *peer) send(method, lastID, body string) *http.Response {
-	c.t.Helper()
-	resp, err := c.Send(c.t.Context(), method, body, "Last-Event-ID", lastID)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return resp
-}
-
 // A listener reads one event stream.
 type listener struct {
 	*mcptest.Stream
@@ -49,12 +38,7 @@ type listener struct {
 // listen makes a request, and begins to read the stream that answers it.
 func (c *peer) listen(method, lastID, body string) *listener {
 	c.t.Helper()
-	events, err := mcptest.NewStream(c.send(method, lastID, body)) //nolint:bodyclose // the stream closes it
-	if err != nil || events.Header.Get("Content-Type") != sse.ContentType {
-		c.t.Fatalf("%s: %v", method, err)
-	}
-	c.t.Cleanup(events.Close)
-	return &listener{Stream: events, t: c.t, retry: -1}
+	return &listener{Stream: c.Stream(c.t, method, body, "Last-Event-ID", lastID), t: c.t, retry: -1}
 }
 
 // count calls the count tool.

@@ -95,7 +95,7 @@ func TestFailure19ServerChecks(t *testing.T) {
 			}
 			c := connect(t, &program{URL: url})
 			// The client stays, without a standalone stream, and ignores requests.
-			told, err := mcptest.Read(c.send("POST", "", call), nil) //nolint:bodyclose // Read closes it
+			told, err := c.Exchange(t.Context(), http.MethodPost, call)
 			if err != nil || !strings.Contains(told.Body, heardOfChecks) || strings.Contains(told.Body, "question-") {
 				t.Errorf("a client that is there gets %s, %v", told.Body, err)
 			}
@@ -103,9 +103,7 @@ func TestFailure19ServerChecks(t *testing.T) {
 			ctx, leave := context.WithCancel(t.Context())
 			from := &mcptest.Client{URL: url, Session: c.Session, HTTP: c.HTTP}
 			resp, err := from.Send(ctx, http.MethodPost, strings.Replace(call, `"id":1`, `"id":2`, 1))
-			if err != nil {
-				t.Fatal(err)
-			}
+			mcptest.Check(t, err)
 			first, _ := bufio.NewReader(resp.Body).ReadString('\n')
 			last := strings.TrimSpace(strings.TrimPrefix(first, "id:"))
 			leave()
@@ -113,7 +111,7 @@ func TestFailure19ServerChecks(t *testing.T) {
 			if !strings.HasPrefix(first, "id:") {
 				t.Fatalf("the answer begins with %q", first)
 			}
-			told, err = mcptest.Read(c.send("GET", last, ""), nil) //nolint:bodyclose // Read closes it
+			told, err = c.Exchange(t.Context(), http.MethodGet, "", "Last-Event-ID", last)
 			if err != nil || !strings.Contains(told.Body, heardOfChecks) || strings.Contains(told.Body, "question-") {
 				t.Errorf("a client that was away gets %d %s, %v", told.Status, told.Body, err)
 			}

@@ -110,8 +110,7 @@ func powered(t *testing.T, query string, keys bool, long time.Duration) *powered
 					if keys && k%2 == 0 {
 						c.key = fmt.Sprintf("%q", name)
 					}
-					c.callRecord = &callRecord{ids: make(map[string]bool), retry: 20 * time.Millisecond}
-					r.stay(ctx, c.callRecord, c.id, c.request)
+					c.callRecord = r.ask(ctx, c.id, c.request, "")
 					c.said = time.Now()
 					mu.Lock()
 					p.calls = append(p.calls, c)
@@ -226,8 +225,7 @@ func isGone(s *callRecord) bool { return s.err != nil && strings.Contains(s.err.
 
 // read reads a call again, from its first event.
 func (l *loss) read(ctx context.Context, client *specClient, c *poweredCall) {
-	s := &callRecord{ids: make(map[string]bool), retry: 20 * time.Millisecond, lastID: c.callRecord.first}
-	client.stay(ctx, s, c.id, c.request)
+	s := client.ask(ctx, c.id, c.request, c.callRecord.first)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	wrong := s.check(c.request)
@@ -244,8 +242,7 @@ func (l *loss) read(ctx context.Context, client *specClient, c *poweredCall) {
 // anew makes another call in a session that its client knew, and checks that the session is kept.
 func (l *loss) anew(ctx context.Context, client *specClient, c *poweredCall) {
 	q := request{tool: "look", args: workArgs{ID: c.args.ID + "-anew", Steps: 1, MS: 1}}
-	s := &callRecord{ids: make(map[string]bool), retry: 20 * time.Millisecond}
-	client.stay(ctx, s, 1_000_000, q)
+	s := client.ask(ctx, 1_000_000, q, "")
 	if err := s.check(q); err != nil || s.unknown() {
 		l.t.Errorf("%v before the power was lost a session was there, and now a call in it: %v, %q", l.cut.Sub(c.opened), err, s.received)
 	}
@@ -254,8 +251,7 @@ func (l *loss) anew(ctx context.Context, client *specClient, c *poweredCall) {
 // ask makes a call again with its key, as a client that has received no event of it.
 func (l *loss) ask(ctx context.Context, client *specClient, c *poweredCall) {
 	before := l.ran(c.args.ID)
-	s := &callRecord{ids: make(map[string]bool), retry: 20 * time.Millisecond}
-	client.stay(ctx, s, c.id, c.request)
+	s := client.ask(ctx, c.id, c.request, "")
 	after := l.ran(c.args.ID)
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -115,10 +115,10 @@ func TestFailure30Questions(t *testing.T) {
 			}
 			ctx := bounded(t, time.Minute)
 			for round := range 2 { // in the second round Holdfast knows that the server asks
-				asked := make([]inputReply, len(calls))
+				asked := make([]answer, len(calls))
 				var all sync.WaitGroup
 				for i, c := range calls {
-					all.Go(func() { asked[i] = c.beginOf(ctx, t, url, prefix, round == 0) })
+					all.Go(func() { asked[i] = c.begin(ctx, t, url, prefix, round == 0) })
 				}
 				all.Wait()
 				for i := len(calls) - 1; i >= 0 && !t.Failed(); i-- {
@@ -136,17 +136,9 @@ func TestFailure30Questions(t *testing.T) {
 // An askingCall is a call of a tool of an askingServer by a client without a name.
 type askingCall struct{ tool, who, answer string }
 
-const askingMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{},"sampling":{},"roots":{}}}`
-
-// begin makes the call, and checks that the reply has its own question.
-func (c askingCall) begin(ctx context.Context, t *testing.T, url, prefix string) inputReply {
-	t.Helper()
-	return c.beginOf(ctx, t, url, prefix, false)
-}
-
-// beginOf is begin. If the server is new, Holdfast does not know yet that it asks: on a slow machine the question may come too
-// late to be matched with the call. Then the call is refused, once, and beginOf makes it again.
-func (c askingCall) beginOf(ctx context.Context, t *testing.T, url, prefix string, isNew bool) inputReply {
+// begin makes the call, and checks that the reply has its own question. If the server is new, Holdfast does not know yet that it asks: on a slow machine the question may come too
+// late to be matched with the call. Then the call is refused, once, and begin makes it again.
+func (c askingCall) begin(ctx context.Context, t *testing.T, url, prefix string, isNew bool) answer {
 	t.Helper()
 	r := c.post(ctx, t, url, prefix, "")
 	if isNew && len(r.Result.Content) == 1 && strings.Contains(r.Result.Content[0].Text, "the call can be made again") {
@@ -160,7 +152,7 @@ func (c askingCall) beginOf(ctx context.Context, t *testing.T, url, prefix strin
 }
 
 // goOn answers the question, and checks that the answer reaches the call.
-func (c askingCall) goOn(ctx context.Context, t *testing.T, url, prefix string, asked inputReply) {
+func (c askingCall) goOn(ctx context.Context, t *testing.T, url, prefix string, asked answer) {
 	t.Helper()
 	answer := map[string]string{
 		"elicit": `{"action":"accept","content":{"name":%q}}`, "sample": `{"model":"m","role":"assistant","content":{"type":"text","text":%q}}`,
@@ -179,9 +171,9 @@ func (c askingCall) goOn(ctx context.Context, t *testing.T, url, prefix string, 
 	}
 }
 
-func (c askingCall) post(ctx context.Context, t *testing.T, url, prefix, more string) inputReply {
+func (c askingCall) post(ctx context.Context, t *testing.T, url, prefix, more string) answer {
 	t.Helper()
-	r, err := askModern(ctx, url, "tools/call", fmt.Sprintf(`{"name":%q,"arguments":{"who":%q},%s%s}`, prefix+c.tool, c.who, more, askingMeta))
+	r, err := askModern(ctx, url, "tools/call", fmt.Sprintf(`{"name":%q,"arguments":{"who":%q},%s%s}`, prefix+c.tool, c.who, more, meta(`{"elicitation":{},"sampling":{},"roots":{}}`)))
 	if err != nil {
 		t.Error(err)
 	}
@@ -225,7 +217,7 @@ func TestFailure30OfficialClients(t *testing.T) {
 			defer s.Close()
 			call := &mcp.CallToolParams{Name: "elicit", Arguments: map[string]any{"who": who}}
 			r, err := s.CallTool(ctx, call)
-			if err == nil && strings.Contains(textOf(r), "the call can be made again") { // see beginOf
+			if err == nil && strings.Contains(textOf(r), "the call can be made again") { // see begin
 				r, err = s.CallTool(ctx, call)
 			}
 			if err != nil || textOf(r) != who+" is n"+who {
@@ -246,7 +238,7 @@ func TestFailure30TakeOver(t *testing.T) {
 		ids := make(map[string]string) // the ids of tasks, by the argument of their calls
 		for _, id := range []string{callID(t, "a"), callID(t, "b")} {
 			c := inputCall{tool: "inquire", id: id, tasks: true}
-			r, err := c.post(ctx, owner.url(), "tools/call", fmt.Sprintf(`"name":%q,"arguments":{"id":%q,"steps":0,"ms":2000}`, c.tool, c.id))
+			r, err := c.post(ctx, owner.url(), "tools/call", request{tool: c.tool, args: workArgs{ID: id, MS: 2000}}.params())
 			if err != nil || r.Result.ResultType != "task" {
 				t.Fatalf("no task: %v %+v", err, r)
 			}
@@ -255,27 +247,15 @@ func TestFailure30TakeOver(t *testing.T) {
 		owner.kill()
 		for id, task := range ids {
 			c := inputCall{tool: "inquire", id: id, tasks: true}
-			for {
-				r, err := c.post(ctx, other.url(), "tasks/get", fmt.Sprintf(`"taskId":%q`, task))
-				text, _ := json.Marshal(r.Result.InputRequests)
-				if err == nil && len(r.Result.InputRequests) > 0 {
-					if !strings.Contains(string(text), "Who is "+id+"?") {
-						t.Errorf("the task %s was asked %s", id, text)
-					}
-					break
-				}
-				select {
-				case <-ctx.Done():
-					t.Fatalf("the task %s is not asked: %v %+v", id, err, r)
-				case <-time.After(50 * time.Millisecond):
-				}
+			r, err := poll(ctx, func() (answer, error) { return c.post(ctx, other.url(), "tasks/get", fmt.Sprintf(`"taskId":%q`, task)) },
+				func(r answer) bool { return len(r.Result.InputRequests) > 0 })
+			if err != nil || !strings.Contains(r.text, "Who is "+id+"?") {
+				t.Fatalf("the task %s was asked: %v %s", id, err, r.text)
 			}
 		}
 	})
 }
 
-// A client that has not declared a capability that a tool needs gets -32021 with the missing capability, and status 400: from the
-// server's library, or from Holdfast when the server asks.
 func TestUndeclaredCapabilities(t *testing.T) {
 	t.Parallel()
 	ways := askingAt()
@@ -299,7 +279,7 @@ func TestUndeclaredCapabilities(t *testing.T) {
 				{"roots", `{"elicitation":{}}`, `{"roots":{}}`},
 				{"sleep", `{}`, ""},
 			} {
-				r, err := askModern(ctx, url, "tools/call", fmt.Sprintf(`{"name":%q,"arguments":{"who":"Ann"},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":%s}}`, prefix+c.tool, c.capabilities))
+				r, err := askModern(ctx, url, "tools/call", fmt.Sprintf(`{"name":%q,"arguments":{"who":"Ann"},%s}`, prefix+c.tool, meta(c.capabilities)))
 				switch {
 				case err != nil:
 					t.Error(err)
@@ -324,11 +304,11 @@ func TestForeignRequestState(t *testing.T) {
 			t.Parallel()
 			url, prefix := at(t)
 			ctx := bounded(t, time.Minute)
-			post := func(tool, more string) inputReply {
+			post := func(tool, more string) answer {
 				t.Helper()
 				return askingCall{tool: tool, who: "Ann"}.post(ctx, t, url, prefix, more)
 			}
-			asked := askingCall{"elicit", "Ann", ""}.begin(ctx, t, url, prefix)
+			asked := askingCall{"elicit", "Ann", ""}.begin(ctx, t, url, prefix, false)
 			state := asked.Result.RequestState
 			if len(state) < 10 {
 				t.Fatal("no state")

@@ -3,9 +3,7 @@ package e2e
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -23,6 +21,7 @@ import (
 	"holdfast/internal/mcptest"
 	"holdfast/internal/sse"
 	"holdfast/internal/testlong"
+	"holdfast/jsonrpc"
 )
 
 // A rightsClient has connections of each kind open at a server, with one key.
@@ -31,16 +30,10 @@ type rightsClient struct {
 	ctx     context.Context
 	p       *program
 	key     string
-	streams map[string]*openStream
+	streams map[string]<-chan string // receives the data of the last event at the end of the stream, and is closed then
 	sockets map[string]*openSocket
 	last    string // id of the last event that was read of the last POST
 	session string // the session of that POST
-}
-
-// An openStream is a stream of events that is open.
-type openStream struct {
-	first chan sse.Event
-	over  chan string // receives the data of the last event at the end of the stream, and is closed then
 }
 
 // An openSocket is a WebSocket that is open.
@@ -52,64 +45,30 @@ type openSocket struct {
 }
 
 // stream opens a stream of events, and waits for its first event.
-func (c *rightsClient) stream(name, method, at, session, body string, head ...string) sse.Event {
+func (c *rightsClient) stream(name, method, at, session, body string, head ...string) (first sse.Event) {
 	c.t.Helper()
-	events, err := mcptest.NewStream(c.do(method, at, session, body, head...)) //nolint:bodyclose // it is, when the stream has ended
-	if err != nil {
-		c.t.Fatalf("%s: %v", name, err)
+	events := c.client(at, session).Stream(c.t, method, body, head...)
+	if method != http.MethodGet || head != nil || strings.HasSuffix(at, "/sse") { // other streams have no event before the first message
+		first = mcptest.Must(events.Next())(c.t)
 	}
-	s := &openStream{first: make(chan sse.Event, 1), over: make(chan string, 1)}
-	c.streams[name] = s
+	over := make(chan string, 1)
+	c.streams[name] = over
 	go func() {
-		defer close(s.over)
-		defer events.Close()
-		text := ""
-		for {
-			ev, err := events.Next()
-			if err != nil {
-				s.over <- text
-				return
-			}
-			select {
-			case s.first <- ev:
-			default:
-			}
+		defer close(over)
+		text := string(first.Data)
+		for ev, err := events.Next(); err == nil; ev, err = events.Next() {
 			if len(ev.Data) > 0 {
 				text = string(ev.Data)
 			}
 		}
+		over <- text
 	}()
-	if method == http.MethodGet && head == nil && !strings.HasSuffix(at, "/sse") {
-		return sse.Event{} // the stream has no event before its first message
-	}
-	select {
-	case ev := <-s.first:
-		return ev
-	case <-c.ctx.Done():
-		c.t.Fatalf("%s: no event came", name)
-	}
-	return sse.Event{}
+	return first
 }
 
-// do makes a request with the client's key.
-func (c *rightsClient) do(method, at, session, body string, head ...string) *http.Response {
-	c.t.Helper()
-	from := &mcptest.Client{URL: at, Session: session, Header: []string{"Authorization", "Bearer " + c.key}}
-	resp, err := from.Send(c.ctx, method, body, head...)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return resp
-}
-
-// begin begins a session with a POST, and returns its id.
-func (c *rightsClient) begin() string {
-	c.t.Helper()
-	r := post(c.t, c.p.URL, c.key, "", begins)
-	if r.Status != http.StatusOK {
-		c.t.Fatalf("initialize: %d %s", r.Status, r.Body)
-	}
-	return r.Session()
+// client returns a client with the key.
+func (c *rightsClient) client(at, session string) *mcptest.Client {
+	return &mcptest.Client{URL: at, Session: session, Header: []string{"Authorization", bearer(c.key)}}
 }
 
 // dial opens a WebSocket in a session; "": in a new one.
@@ -138,14 +97,13 @@ func (c *rightsClient) dial(name, session string) {
 // ask sends a request over a WebSocket, and returns the answer, or why the connection was closed.
 func (c *rightsClient) ask(name, message string) string {
 	c.t.Helper()
-	var m struct{ ID json.RawMessage }
-	unmarshal(c.t, []byte(message), &m)
+	id := string(jsonrpc.Field([]byte(message), "id"))
 	s := c.sockets[name]
 	_ = s.ws.Write(c.ctx, websocket.MessageText, []byte(message)) // the connection may be closed
 	for {
 		select {
 		case text := <-s.said:
-			if strings.Contains(text, `"id":`+string(m.ID)) {
+			if strings.Contains(text, `"id":`+id) {
 				return text
 			}
 		case err := <-s.over:
@@ -166,9 +124,9 @@ func counts(id string, to int) string {
 
 // open opens connections of each kind.
 func (c *rightsClient) open() {
-	c.streams, c.sockets = make(map[string]*openStream), make(map[string]*openSocket)
-	c.stream("GET", http.MethodGet, c.p.URL, c.begin(), "")
-	c.session = c.begin()
+	c.streams, c.sockets = make(map[string]<-chan string), make(map[string]*openSocket)
+	c.stream("GET", http.MethodGet, c.p.URL, openSession(c.t, c.p.URL, c.key, "{}"), "")
+	c.session = openSession(c.t, c.p.URL, c.key, "{}")
 	ev := c.stream("POST", http.MethodPost, c.p.URL, c.session, counts("post", 100_000))
 	c.last = ev.ID
 	c.stream("GET of a call", http.MethodGet, c.p.URL, c.session, "", "Last-Event-ID", ev.ID)
@@ -177,7 +135,7 @@ func (c *rightsClient) open() {
 	c.stream("pair", http.MethodGet, strings.Replace(c.p.URL, "/mcp", "/sse", 1), "", "")
 	c.stream("listen", http.MethodPost, c.p.URL, "", listens, "MCP-Protocol-Version", "2026-07-28", "Mcp-Method", "subscriptions/listen")
 	c.dial("WebSocket", "")
-	c.dial("WebSocket in a session", c.begin())
+	c.dial("WebSocket in a session", openSession(c.t, c.p.URL, c.key, "{}"))
 }
 
 // A rightsChange is a change while the connections of a client are open, and its effects.
@@ -290,10 +248,10 @@ func (c *rightsClient) check(change rightsChange) {
 			})
 		}
 	}
-	for name, s := range c.streams {
+	for name, over := range c.streams {
 		if change.ends != "" {
 			select {
-			case text, open := <-s.over:
+			case text, open := <-over:
 				if open && strings.Contains(text, `"result"`) {
 					t.Errorf("%s ended with %s", name, text)
 				}
@@ -303,7 +261,7 @@ func (c *rightsClient) check(change rightsChange) {
 			continue
 		}
 		select {
-		case text := <-s.over:
+		case text := <-over:
 			t.Errorf("%s ended, after %s", name, text)
 		default:
 		}
@@ -312,19 +270,13 @@ func (c *rightsClient) check(change rightsChange) {
 
 // comeBack has the client resume its call with another key.
 func (c *rightsClient) comeBack() {
-	resp := c.do(http.MethodGet, c.p.URL, c.session, "", "Last-Event-ID", c.last)
-	defer resp.Body.Close()
-	events := sse.NewReader(resp.Body, 1<<20)
-	for n := 0; n < 3; n++ {
-		ev, err := events.Next()
-		if err != nil {
-			text, _ := io.ReadAll(resp.Body)
-			c.t.Fatalf("the call does not go on: %s %v %s", resp.Status, err, text)
-		}
-		if len(ev.Data) > 0 && !strings.Contains(string(ev.Data), `"progressToken":"again"`) {
+	events := c.client(c.p.URL, c.session).Stream(c.t, http.MethodGet, "", "Last-Event-ID", c.last)
+	for range 3 {
+		if ev := mcptest.Must(events.Next())(c.t); len(ev.Data) > 0 && !strings.Contains(string(ev.Data), `"progressToken":"again"`) {
 			c.t.Errorf("the call goes on with %s", ev.Data)
 		}
 	}
+	events.Close()
 }
 
 // TestOpenTokenEnds has a token expire while its client has connections open: the connections stay open for --auth-grace.
@@ -337,9 +289,7 @@ func TestOpenTokenEnds(t *testing.T) {
 	c := &rightsClient{t: t, ctx: bounded(t, time.Minute), p: p, key: as.Token(authtest.Claims{"aud": "here", "exp": ends.Unix()})}
 	c.open()
 	mcptest.Eventually(t, "a new request is refused", time.Minute, func() bool {
-		resp := c.do(http.MethodPost, p.URL, "", begins)
-		defer resp.Body.Close()
-		return resp.StatusCode == http.StatusUnauthorized
+		return c.client(p.URL, "").Post(t, begins).Status == http.StatusUnauthorized
 	})
 	for name := range c.sockets {
 		if got := c.ask(name, `{"jsonrpc":"2.0","id":"g","method":"ping"}`); !strings.Contains(got, `"result"`) && time.Since(ends) < grace {

@@ -52,20 +52,8 @@ func counterServer() *mcp.Server {
 		To      int `json:"to"`
 		DelayMS int `json:"delay_ms"`
 	}) (*mcp.CallToolResult, any, error) {
-		for i := 1; i <= a.To; i++ {
-			select {
-			case <-ctx.Done():
-				return nil, nil, ctx.Err()
-			case <-time.After(time.Duration(a.DelayMS) * time.Millisecond):
-			}
-			err := req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{
-				ProgressToken: req.Params.GetProgressToken(), Progress: float64(i), Total: float64(a.To),
-			})
-			if err != nil {
-				return nil, nil, err
-			}
-		}
-		return said(fmt.Sprint(a.To)), nil, nil
+		err := pace(ctx, req, a.To, time.Duration(a.To*a.DelayMS)*time.Millisecond)
+		return said(fmt.Sprint(a.To)), nil, err
 	})
 	return server
 }

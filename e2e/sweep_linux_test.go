@@ -129,31 +129,20 @@ func (p *program) place(t *testing.T) (at Place, leave func()) {
 	at.Host = p.Addr
 	victim := newGood(t, p)
 	victim.more(t, 1)
-	at.Session = victim.id
+	at.Session = victim.Session
 	victim.stop(t)
 	other := newGood(t, p)
 	other.more(t, 1)
 	other.stop(t)
 	at.Other = other.event
-	// A session of HTTP+SSE lives as long as its stream is open.
-	c := mcptest.Must(net.Dial("tcp", p.Addr))(t)
-	leave = func() { _ = c.Close() }
-	t.Cleanup(leave)
-	fmt.Fprintf(c, "GET /sse HTTP/1.1\r\nHost: %s\r\nAccept: text/event-stream\r\n\r\n", p.Addr)
-	buf := make([]byte, 4096)
-	_ = c.SetReadDeadline(time.Now().Add(time.Minute))
-	for said := ""; at.Pair == ""; {
-		n, err := c.Read(buf)
-		if err != nil {
-			t.Fatalf("%v after %q", err, said)
+	events := (&mcptest.Client{URL: p.SSE}).Stream(t, http.MethodGet, "") // the session lives as long as its stream is open
+	_, at.Pair, _ = strings.Cut(string(mcptest.Must(events.Next())(t).Data), "sessionId=")
+	go func() {
+		for err := error(nil); err == nil; {
+			_, err = events.Next()
 		}
-		said += string(buf[:n])
-		if _, rest, ok := strings.Cut(said, "sessionId="); ok && strings.Contains(rest, "\n") {
-			at.Pair, _, _ = strings.Cut(rest, "\n")
-		}
-	}
-	go func() { _, _ = io.Copy(io.Discard, c) }()
-	return at, leave
+	}()
+	return at, events.Close
 }
 
 // crowd opens connections that do not end: they send a part of a header or body, are
@@ -185,8 +174,7 @@ func (p *program) crowd(t *testing.T, each int) (all []net.Conn) {
 
 // A good is a well-behaved client that makes one call after the other.
 type good struct {
-	p     *program
-	id    string
+	mcptest.Client
 	event string // the id of an event that it got
 	calls atomic.Int32
 	ctx   context.Context
@@ -197,55 +185,40 @@ type good struct {
 
 func newGood(t *testing.T, p *program) *good {
 	t.Helper()
-	g := &good{p: p, done: make(chan struct{})}
+	g := &good{Client: mcptest.Client{URL: p.URL}, done: make(chan struct{})}
 	g.ctx, g.end = context.WithCancel(t.Context())
-	if _, err := g.post(strangeInit); err != nil || g.id == "" {
-		t.Fatalf("initialize: %v", err)
-	}
-	mcptest.Must(g.post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`))(t)
+	mcptest.Check(t, g.Begin(g.ctx, strangeInit))
 	go func() {
 		defer close(g.done)
-		for n := 1; g.ctx.Err() == nil; n++ {
-			text, err := g.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":"g%d","method":"tools/call","params":{"name":"count","arguments":{"to":1},"_meta":{"progressToken":"g%d"}}}`, n, n))
-			if err != nil && strings.HasPrefix(err.Error(), "404") {
-				// The machine stalled, and the session has expired.
-				g.id = ""
-				if _, err = g.post(strangeInit); err == nil {
-					continue
-				}
-			}
-			if err == nil && !strings.Contains(text, `"result"`) {
-				err = fmt.Errorf("no result: %q", text)
-			}
-			if err != nil {
-				if g.ctx.Err() == nil {
-					g.err = err
-				}
+		for n := 1; ; n++ {
+			if err := g.call(n); g.ctx.Err() != nil {
+				return
+			} else if err != nil {
+				g.err = err
 				return
 			}
-			g.calls.Add(1)
 			time.Sleep(5 * time.Millisecond) // so that the client does not keep the machine busy
-			for line := range strings.Lines(text) {
-				if id, ok := strings.CutPrefix(line, "id: "); ok {
-					g.event = strings.TrimSpace(id)
-				}
-			}
 		}
 	}()
 	return g
 }
 
-func (g *good) post(body string) (string, error) {
-	ctx, stop := context.WithTimeout(g.ctx, time.Minute)
-	defer stop()
-	r, err := mcptest.Exchange(ctx, http.MethodPost, g.p.URL, body, "Mcp-Session-Id", g.id)
-	if g.id == "" && r.Status != 0 {
-		g.id = r.Session()
+func (g *good) call(n int) error {
+	r, err := g.Exchange(g.ctx, http.MethodPost, mcptest.Call(n, "count", `{"to":1}`, fmt.Sprintf(`"_meta":{"progressToken":%d}`, n)))
+	switch {
+	case r.Status == http.StatusNotFound: // the machine stalled, and the session has expired
+		g.Session = ""
+		return g.Begin(g.ctx, strangeInit)
+	case err != nil || r.Status >= 300 || !strings.Contains(r.Body, `"result"`):
+		return fmt.Errorf("%d, %w: %q", r.Status, err, r.Body)
 	}
-	if err == nil && r.Status >= 300 {
-		err = fmt.Errorf("%d: %s", r.Status, r.Body)
+	g.calls.Add(1)
+	for line := range strings.Lines(r.Body) {
+		if id, ok := strings.CutPrefix(line, "id: "); ok {
+			g.event = strings.TrimSpace(id)
+		}
 	}
-	return r.Body, err
+	return nil
 }
 
 // more waits until n more calls are answered.

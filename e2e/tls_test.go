@@ -58,9 +58,7 @@ func TestTLS(t *testing.T) {
 	send := func(c *http.Client, method, session, body string) (status int, proto, by string) {
 		t.Helper()
 		resp, err := (&mcptest.Client{URL: p.URL, Session: session, HTTP: c}).Send(t.Context(), method, body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, err)
 		_ = resp.Body.Close()
 		return resp.StatusCode, resp.Proto, resp.TLS.PeerCertificates[0].Subject.CommonName
 	}

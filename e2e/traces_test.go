@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"net/http"
@@ -15,7 +16,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"holdfast/internal/mcptest"
-	"holdfast/internal/sse"
 	"holdfast/internal/testlong"
 )
 
@@ -93,24 +93,17 @@ func TestTracesOverCutAndKill(t *testing.T) {
 	id := callID(t, "look")
 	last := ""
 	// read reads at most most messages of a response, and closes it.
-	read := func(method, body string, most int, header map[string]string) (answered bool) {
+	read := func(method, body string, most int, header ...string) (answered bool) {
 		t.Helper()
-		resp, err := r.send(ctx, method, header, body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		if resp.StatusCode != http.StatusOK {
-			t.Fatal(resp.Status)
-		}
-		events := sse.NewReader(resp.Body, 1<<20)
+		events := r.now().Stream(t, method, body, header...)
+		defer func() {
+			last = cmp.Or(events.LastID, last)
+			events.Close()
+		}()
 		for said := 0; said < most; {
 			ev, err := events.Next()
 			if err != nil {
 				return false
-			}
-			if ev.ID != "" {
-				last = ev.ID
 			}
 			if len(ev.Data) > 0 {
 				said++
@@ -124,14 +117,14 @@ func TestTracesOverCutAndKill(t *testing.T) {
 	began := time.Now()
 	read("POST", `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"look","arguments":{"id":"`+id+`","steps":100,"ms":3000},`+
 		`"_meta":{"progressToken":1,"traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}}}`, 3,
-		map[string]string{"Traceparent": "00-11111111111111111111111111111111-2222222222222222-01"})
+		"Traceparent", "00-11111111111111111111111111111111-2222222222222222-01")
 	mcptest.Eventually(t, "the first connection is known", time.Minute, func() bool { return len(to.named("connection post")) == 1 })
-	read("GET", "", 3, map[string]string{"Last-Event-ID": last})
+	read("GET", "", 3, "Last-Event-ID", last)
 	mcptest.Eventually(t, "the second connection is known", time.Minute, func() bool { return len(to.named("connection last_event_id")) == 1 })
 	killed := time.Now()
 	n.kill()
 	mcptest.Check(t, n.start(n.address()))
-	for !read("GET", "", 10_000, map[string]string{"Last-Event-ID": last}) {
+	for !read("GET", "", 10_000, "Last-Event-ID", last) {
 		if ctx.Err() != nil {
 			t.Fatal("the call did not end")
 		}

@@ -3,8 +3,6 @@ package e2e
 import (
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -15,11 +13,9 @@ import (
 // upstreamTokens returns the flags for an upstream server that gets tokens of a kind.
 func upstreamTokens(t *testing.T, as *authtest.Server, server, kind string, more ...string) []string {
 	t.Helper()
-	secret := filepath.Join(t.TempDir(), "secret")
-	mcptest.Check(t, os.WriteFile(secret, []byte("s3cret\n"), 0o600))
 	return append([]string{
 		"--upstream", server, "--upstream-auth", kind, "--upstream-token-url", newTokenEndpoint(t, as),
-		"--upstream-client-id", "h", "--upstream-client-secret-file", secret,
+		"--upstream-client-id", "h", "--upstream-client-secret-file", fileOf(t, "s3cret\n"),
 	}, more...)
 }
 

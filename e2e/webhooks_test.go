@@ -100,27 +100,15 @@ func (r *hookReceiver) begin(ctx context.Context, at, session, tool, arguments, 
 		path, tool, arguments, r.URL+path)
 	ctx, stop := context.WithTimeout(ctx, 20*time.Second)
 	defer stop()
-	res, err := (&mcptest.Client{URL: at, Session: session, Revision: "2025-11-25"}).Send(ctx, http.MethodPost, body)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	if res.StatusCode != http.StatusOK || !strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
-		return fmt.Errorf("status %d, %s", res.StatusCode, res.Header.Get("Content-Type"))
-	}
-	text, err := io.ReadAll(res.Body) // until the server disconnects the client, which has received all that was written before
-	if err == nil && strings.Contains(string(text), `"jsonrpc"`) {
-		err = fmt.Errorf("it was answered: %s", text)
+	said, err := (&mcptest.Client{URL: at, Session: session, Revision: "2025-11-25"}).Exchange(ctx, http.MethodPost, body)
+	switch { // the client has received all that was written before it was disconnected
+	case said.Status == 0:
+	case said.Status != http.StatusOK || !strings.HasPrefix(said.Header.Get("Content-Type"), "text/event-stream"):
+		err = fmt.Errorf("status %d, %s", said.Status, said.Header.Get("Content-Type"))
+	case err == nil && strings.Contains(said.Body, `"jsonrpc"`):
+		err = fmt.Errorf("it was answered: %s", said.Body)
 	}
 	return err
-}
-
-// openSession begins a session.
-func openSession(t *testing.T, at string) string {
-	t.Helper()
-	session := post(t, at, "", "", begins).Header.Get("Mcp-Session-Id")
-	post(t, at, "", session, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
-	return session
 }
 
 // A webhook to a receiver that is away is sent after its server was killed and started again, with the same id, and not again
@@ -145,7 +133,7 @@ func TestWebhookFile(t *testing.T) {
 	args := append([]string{"serve", "--demo", "--listen", testport.Addr(t), "--store", "file:" + t.TempDir()}, hookFlags...)
 	start := func() *program { return serveBy(t, exec.Command(built, args...)) }
 	p := start()
-	session := openSession(t, p.URL)
+	session := openSession(t, p.URL, "", "{}")
 	all := []string{"/later", "/odd", "/gone", "/taken"}
 	for _, path := range all {
 		mcptest.Check(t, r.begin(t.Context(), p.URL, session, "count", `{"to":1,"delay_ms":300}`, path))

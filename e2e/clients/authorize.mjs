@@ -1,18 +1,15 @@
 // An official TypeScript client meets a server that wants a token: it follows the challenge to
-// the authorization server, gets a token for the code "eve", and calls the tool who. It reports
-// on stdout, as JSON, where the user was sent and what the tool said:
+// the authorization server, gets a code where the user is sent, and a token for the code, and calls a
+// tool. It reports on stdout, as JSON, where the user was sent and what the tool said:
 //
-//   node authorize.mjs '{"url": "http://…/mcp", "sdk": 2, "mode": "auto"}'
-//
-// "visit" goes where the user is sent, for a code that the authorization server gives; "tool" and
-// "arguments" call another tool than who.
+//   node authorize.mjs '{"url": "http://…/mcp", "sdk": 2, "mode": "auto", "tool": "who", "arguments": {}}'
 //
 // HOLDFAST_NPM names the directory whose node_modules holds the clients.
 
 import { createRequire } from "node:module";
 import { join } from "node:path";
 
-const { url, sdk, mode, visit, tool = "who", arguments: args = {} } = JSON.parse(process.argv[2]);
+const { url, sdk, mode, tool, arguments: args } = JSON.parse(process.argv[2]);
 const require = createRequire(join(process.env.HOLDFAST_NPM, "package.json"));
 const { Client, StreamableHTTPClientTransport } =
   sdk === 2
@@ -48,12 +45,8 @@ try {
   report.refused = error.message;
 }
 if (report.authorize) {
-  const state = new URL(report.authorize).searchParams.get("state");
-  let answer = new URLSearchParams({ code: "eve", ...(state && { state }) });
-  if (visit) {
-    const seen = await fetch(report.authorize, { redirect: "manual" });
-    answer = new URL(seen.headers.get("location")).searchParams;
-  }
+  const seen = await fetch(report.authorize, { redirect: "manual" });
+  const answer = new URL(seen.headers.get("location")).searchParams;
   await first.transport.finishAuth(sdk === 2 ? answer : answer.get("code"));
   const { client, transport } = made();
   await client.connect(transport);

@@ -205,6 +205,18 @@ func (s *Server) Public() jose.JSONWebKey {
 	return jose.JSONWebKey{Key: s.key.Public(), KeyID: fmt.Sprint(s.keyID), Algorithm: string(jose.ES256), Use: "sig"}
 }
 
+// Verify returns the claims of a token of this issuer; nil: it is none.
+func (s *Server) Verify(token string) (claims Claims) {
+	is, err := jose.ParseSignedCompact(token, []jose.SignatureAlgorithm{jose.ES256})
+	if err != nil {
+		return nil
+	}
+	if payload, err := is.Verify(s.Public()); err != nil || json.Unmarshal(payload, &claims) != nil {
+		return nil
+	}
+	return claims
+}
+
 // Token returns a JWT of this issuer, valid for an hour, with the claims in change replaced.
 func (s *Server) Token(change Claims) string { return s.Typed(nil, change) }
 
