@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -99,7 +100,7 @@ func TestFileTerminated(t *testing.T) {
 		told[i] = start(ctx, c, q)
 	}
 	f.running(requests...)
-	listening := mcptest.Must(idle.send(ctx, "GET", nil, ""))(t)
+	listening := mcptest.Must(idle.now().Send(ctx, http.MethodGet, ""))(t)
 	left := make(chan struct{})
 	go func() {
 		defer close(left)
