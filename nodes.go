@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"holdfast/internal/cluster"
-	"holdfast/internal/outage"
+	"holdfast/internal/outagelog"
 	"holdfast/internal/server"
 	"holdfast/stream"
 )
@@ -96,8 +96,8 @@ const (
 type health struct {
 	store  pinger
 	failed error // the handler could not join the other nodes
-	away   *outage.Outage
-	full   *outage.Outage // nil: the store logs that itself
+	away   *outagelog.Outage
+	full   *outagelog.Outage // nil: the store logs that itself
 	bus    busHealth
 
 	ctx  context.Context // done: stop
@@ -114,7 +114,7 @@ type health struct {
 // has no log line of its own.
 type busHealth struct {
 	silent atomic.Bool
-	outage *outage.Outage
+	outage *outagelog.Outage
 }
 
 // set notes that the store has stopped carrying messages between nodes (silent), or carries them again.
@@ -127,29 +127,29 @@ func (b *busHealth) set(silent bool) {
 func newHealth(store pinger, logger *slog.Logger, calls func() int) *health {
 	h := &health{store: store, answered: time.Now()}
 	h.ctx, h.stop = context.WithCancel(context.Background())
-	about := outage.Options{Logger: logger, Calls: calls, Confirm: time.Second}
+	about := outagelog.Options{Logger: logger, Calls: calls, Confirm: time.Second}
 	if at, ok := store.(interface{ Address() string }); ok {
 		about.Attrs = []any{"store", at.Address()}
 	}
 	const wait = "calls wait for it for up to 30s, and if they have begun by then their outcome is unknown; new sessions are refused with status 503. If it stays away, see that it runs and that this machine reaches it (--store)"
 	away := about
 	away.Away, away.Still, away.Back = "the store is away: "+wait, "the store is still away: "+wait, "the store is back"
-	h.away = outage.New(away)
+	h.away = outagelog.New(away)
 	if alone, ok := store.(interface{ Alone() bool }); !ok || !alone.Alone() {
 		const room = "new calls are refused with status 503, and of calls whose messages it does not take the outcome is unknown. Give it more room, or have it keep less (--keep, --session-ttl)"
 		full := about
 		full.Away, full.Still, full.Back = "the store is full: "+room, "the store is still full: "+room, "the store has room again"
-		h.full = outage.New(full)
+		h.full = outagelog.New(full)
 	}
 	const apart = "requests for sessions of other nodes wait, or are refused with status 503. If it stays so, see that this node may publish and subscribe there"
 	bus := about
 	bus.Away, bus.Still, bus.Back = "the store carries no messages between nodes: "+apart, "the store still carries no messages between nodes: "+apart, "the store carries messages between nodes again"
-	h.bus.outage = outage.New(bus)
+	h.bus.outage = outagelog.New(bus)
 	return h
 }
 
 // outage returns the log of requests and calls that are lost because the store is away; nil: the store is in this process.
-func (h *health) outage() *outage.Outage {
+func (h *health) outage() *outagelog.Outage {
 	if h == nil {
 		return nil
 	}

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"holdfast/backend"
-	"holdfast/internal/feature/handles"
+	"holdfast/internal/feature/handoff"
 	"holdfast/internal/feature/hosts"
 	"holdfast/internal/session"
 )
@@ -25,7 +25,7 @@ type patient interface {
 
 // setPatience sets after which time calls are handed off, and which calls are sent progress.
 func setPatience(to *session.Options, o *Options, b backend.Backend) {
-	var late handles.After
+	var late handoff.After
 	by, ok := b.(patient)
 	after := func(hosts.Host) time.Duration { return max(o.HandoffAfter, 0) }
 	if o.HandoffAfter == Auto {
@@ -41,7 +41,7 @@ func setPatience(to *session.Options, o *Options, b backend.Backend) {
 	case o.HandoffAfter > 0 || o.HandoffAfter == Auto:
 		late = func(_, _ string, host hosts.Host) time.Duration { return after(host) }
 	}
-	to.Addition = handles.New(late)
+	to.Addition = handoff.New(late)
 	switch {
 	case o.ProgressEvery == Auto:
 		to.ProgressEvery = func(host hosts.Host) time.Duration {

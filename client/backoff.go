@@ -11,7 +11,7 @@ import (
 
 	expbackoff "github.com/cenkalti/backoff/v5"
 
-	"holdfast/internal/outage"
+	"holdfast/internal/outagelog"
 	"holdfast/internal/protocol"
 	"holdfast/internal/redact"
 )
@@ -102,7 +102,7 @@ func (c *Conn) away(err error) {
 // watch makes the log tell once that the server is out of reach, and once that it is back, however many calls wait.
 func (c *Conn) watch(rawURL string) {
 	wait := "calls wait for it for up to " + c.opts.GiveUp.String()
-	c.remote.outage = outage.New(outage.Options{
+	c.remote.outage = outagelog.New(outagelog.Options{
 		Logger: c.logger, Attrs: []any{"url", redact.URL(rawURL)},
 		Away: "the server is out of reach: " + wait, Still: "the server is still out of reach: " + wait, Back: "the server is reached again",
 		Calls:   c.calls.count,

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -225,15 +224,4 @@ func (k *call) answeredUnder(id []byte) bool {
 // sameID reports whether two ids, as raw JSON, are the same.
 func sameID(a, b []byte) bool {
 	return len(a) > 0 && string(jsonrpc.Key(a)) == string(jsonrpc.Key(b))
-}
-
-// Unreadable implements [rpc.Request].
-func (k *call) Unreadable(err error) {
-	if own, ok := errors.AsType[*jsonrpc.Error](err); ok {
-		err = &refusal{rpc: own, text: own.Message}
-	} else {
-		err = &unknownOutcome{err}
-	}
-	k.fail(err)
-	k.cancel(nil)
 }

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"holdfast/internal/outage"
+	"holdfast/internal/outagelog"
 	"holdfast/internal/redact"
 )
 
@@ -23,9 +23,9 @@ type remote struct {
 	raw     string   // the URL as it was given
 	url     *url.URL
 	http    *http.Client
-	own     *http.Transport // to close, or nil
-	secrets *redact.Secrets // of the URL and the headers; errors must not show them
-	outage  *outage.Outage  // tells the log that the server is out of reach; nil: Options.Away is told
+	own     *http.Transport   // to close, or nil
+	secrets *redact.Secrets   // of the URL and the headers; errors must not show them
+	outage  *outagelog.Outage // tells the log that the server is out of reach; nil: Options.Away is told
 }
 
 // probes makes the system find out within 35 s that a connection on which nothing is sent is dead, also if the server

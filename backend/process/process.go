@@ -34,7 +34,7 @@ import (
 	"time"
 
 	"holdfast/backend"
-	"holdfast/internal/outage"
+	"holdfast/internal/outagelog"
 	"holdfast/internal/protocol"
 	"holdfast/internal/redact"
 )
@@ -81,7 +81,7 @@ type Backend struct {
 	log  *slog.Logger
 	tag  string // begins the tags of all processes of this backend
 
-	starts *outage.Starts // the handler of log
+	starts *outagelog.Starts // the handler of log
 
 	guard   guard
 	sweeper sweeper
@@ -113,7 +113,7 @@ func New(command []string, opts *Options) (*Backend, error) {
 		return nil, fmt.Errorf("the server's command %q cannot run: %w", command[0], err)
 	}
 	b.path = path
-	b.starts = outage.StartsOf(b.opts.Logger)
+	b.starts = outagelog.StartsOf(b.opts.Logger)
 	b.log = slog.New(b.starts)
 	b.guard = guard{log: b.log, mark: tagVariable + "=" + b.tag + "."}
 	return b, nil

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"holdfast/internal/outage"
+	"holdfast/internal/outagelog"
 	"holdfast/internal/protocol"
 	"holdfast/internal/redact"
 	"holdfast/jsonrpc"
@@ -17,24 +17,24 @@ import (
 // watch makes all requests to the server note whether they reach it. So the operator's log has one line when the server is out
 // of reach, however many sessions try.
 func (b *Backend) watch() {
-	about := outage.Options{Logger: b.opts.Logger, Attrs: []any{slog.String("url", redact.URL(b.url))}, Calls: b.inFlight, Confirm: time.Second, Wait: 4 * time.Second}
+	about := outagelog.Options{Logger: b.opts.Logger, Attrs: []any{slog.String("url", redact.URL(b.url))}, Calls: b.inFlight, Confirm: time.Second, Wait: 4 * time.Second}
 	wait := "calls wait for it for up to " + b.opts.GiveUp.String() + " (--upstream-wait), or their outcome is unknown where it cannot continue them; those that begin a session fail within seconds. If it stays so, see that it runs, that this machine reaches it, and that the URL is right"
 	away := about
 	away.Away, away.Still, away.Back = "the upstream server is out of reach: "+wait, "the upstream server is still out of reach: "+wait, "the upstream server is reached again"
 	away.Lost = "the upstream server has lost calls or sessions, as one that was started again does: the sessions go on in new ones there, without what it kept of them"
-	b.away = outage.New(away)
+	b.away = outagelog.New(away)
 	if b.opts.Checked != nil {
 		b.opts.Checked(func(err error) { b.away.Failed(redact.Of([]string{b.url}).Error(err)) })
 	}
 	const later = "requests are made again when it allows. If it stays so, raise its limit, or allow clients less (--rate, --max-calls-principal)"
 	busy := about
 	busy.Away, busy.Still, busy.Back = "the upstream server takes no more for now: "+later, "the upstream server still takes no more: "+later, "the upstream server takes requests again"
-	b.busy = &answering{Outage: outage.New(busy)}
+	b.busy = &answering{Outage: outagelog.New(busy)}
 	const look = "calls fail, and their outcome is unknown where it may have begun them. See what its log says, or that of a proxy before it"
 	ill := about
 	ill.Away, ill.Still, ill.Back = "the upstream server answers with an error status: "+look, "the upstream server still answers with an error status: "+look, "the upstream server answers without errors again"
 	ill.Certain = true
-	b.ill = &answering{Outage: outage.New(ill)}
+	b.ill = &answering{Outage: outagelog.New(ill)}
 	sender := *b.opts.HTTPClient
 	sender.Transport = &reach{next: sender.Transport, b: b}
 	b.opts.HTTPClient = &sender
@@ -95,7 +95,7 @@ func (b *Backend) covered(h slog.Handler) slog.Handler {
 // answering is the outage of a server that answers with an error status. If it answers a call of a tool so, only another answer to a
 // call ends the outage, for callsCount: the server may answer initialize and pings all the time.
 type answering struct {
-	*outage.Outage
+	*outagelog.Outage
 	call atomic.Int64 // when a call was last answered with an error, in Unix nanoseconds; 0: none was, since the server was well
 }
 

@@ -21,7 +21,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/client"
-	"holdfast/internal/outage"
+	"holdfast/internal/outagelog"
 	"holdfast/internal/protocol"
 	"holdfast/internal/redact"
 )
@@ -62,9 +62,9 @@ type Backend struct {
 	url  string
 	opts Options
 
-	away *outage.Outage // the server is out of reach
-	busy *answering     // it takes no more for now
-	ill  *answering     // it answers with errors of its own
+	away *outagelog.Outage // the server is out of reach
+	busy *answering        // it takes no more for now
+	ill  *answering        // it answers with errors of its own
 
 	mu    sync.Mutex
 	conns map[*conn]struct{}

@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"holdfast/client"
-	"holdfast/internal/feature/handoff"
-	"holdfast/internal/follow"
+	"holdfast/internal/feature/handofftext"
+	"holdfast/internal/followcall"
 	"holdfast/internal/protocol"
 	"holdfast/internal/redact"
 	"holdfast/internal/terminal"
@@ -160,9 +160,9 @@ func (f *callFlags) call(cmd *cobra.Command, args []string) error {
 	w.ID = []byte(`"hf-` + strings.ToLower(rand.Text()[:12]) + `"`)
 	sent, _ := params["arguments"].(json.RawMessage)
 	meta := p.metaWith(w.ID)
-	meta[handoff.Meta] = false // call waits for as long as it takes
+	meta[handofftext.Meta] = false // call waits for as long as it takes
 	params["_meta"] = meta
-	method := follow.ToolsCall
+	method := followcall.ToolsCall
 	if p.callsAsTask(t) {
 		method = protocol.MethodTaskResult
 		if w.Task, params, err = p.callTask(ctx, params); err != nil {
@@ -170,7 +170,7 @@ func (f *callFlags) call(cmd *cobra.Command, args []string) error {
 		}
 	}
 	if !to.stdio() {
-		calls := follow.SavedCallsIn(f.follow.state)
+		calls := followcall.SavedCallsIn(f.follow.state)
 		calls.Remember(to.url)
 		f.follow.save(calls, w, name)
 		w.Saved.At(to.entry)
@@ -179,7 +179,7 @@ func (f *callFlags) call(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	m, err := f.follow.run(ctx, w)
-	if errors.Is(err, follow.ErrTimeout) {
+	if errors.Is(err, followcall.ErrTimeout) {
 		return fmt.Errorf("%s: no result within %v (--timeout)", name, f.timeout)
 	}
 	if err != nil {
@@ -220,7 +220,7 @@ func (f *callFlags) params(ctx context.Context, p *peer, name string, given *giv
 }
 
 // options returns the options for following a call, and for the connection to the server.
-func (f *followFlags) options(cmd *cobra.Command, remote *remoteFlags, show *terminal.Display) (*follow.Options, *client.Options, error) {
+func (f *followFlags) options(cmd *cobra.Command, remote *remoteFlags, show *terminal.Display) (*followcall.Options, *client.Options, error) {
 	opts, err := remote.options(slog.New(logHandler(cmd, show)))
 	if err != nil {
 		return nil, nil, err
@@ -241,7 +241,7 @@ func (f *followFlags) options(cmd *cobra.Command, remote *remoteFlags, show *ter
 		show.Printf("task: %s", terminal.OneLine(text))
 	}
 	opts.Away = func(err error) { show.Printf("no answer (%v): trying again", err) }
-	w := &follow.Options{Display: show, Changed: changed, ShowToken: f.token}
+	w := &followcall.Options{Display: show, Changed: changed, ShowToken: f.token}
 	if flag := cmd.Flag("state"); flag.Changed && flag.Annotations[fromVariable] == nil {
 		w.NameFlags = " --state " + quoted(f.state)
 	}
@@ -255,7 +255,7 @@ func (f *followFlags) options(cmd *cobra.Command, remote *remoteFlags, show *ter
 }
 
 // save saves the place of the call in a file. If that fails, it tells the user.
-func (f *followFlags) save(calls follow.SavedCalls, w *follow.Options, tool string) {
+func (f *followFlags) save(calls followcall.SavedCalls, w *followcall.Options, tool string) {
 	var err error
 	if w.Saved, err = calls.Add(w.ID, tool); err != nil {
 		w.Display.Printf("holdfast: the call cannot be saved: %v", err)
@@ -263,9 +263,9 @@ func (f *followFlags) save(calls follow.SavedCalls, w *follow.Options, tool stri
 }
 
 // run follows a call to its end.
-func (f *followFlags) run(ctx context.Context, w *follow.Options) (jsonrpc.Message, error) {
-	m, err := follow.Call(ctx, *w)
-	if errors.Is(err, follow.ErrLeft) {
+func (f *followFlags) run(ctx context.Context, w *followcall.Options) (jsonrpc.Message, error) {
+	m, err := followcall.Call(ctx, *w)
+	if errors.Is(err, followcall.ErrLeft) {
 		err = codeError{exitInterrupted, errPrinted}
 	}
 	return m, err

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"holdfast/internal/follow"
+	"holdfast/internal/followcall"
 	"holdfast/jsonrpc"
 )
 
@@ -19,7 +19,7 @@ func (p *peer) callsAsTask(t *tool) bool {
 // for its end.
 func (p *peer) callTask(ctx context.Context, params map[string]any) (id string, wait map[string]any, err error) {
 	params["task"] = map[string]any{}
-	result, err := p.request(ctx, follow.ToolsCall, params)
+	result, err := p.request(ctx, followcall.ToolsCall, params)
 	if err != nil {
 		return "", nil, err
 	}

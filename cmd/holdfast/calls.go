@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"holdfast/internal/follow"
+	"holdfast/internal/followcall"
 	"holdfast/internal/terminal"
 )
 
@@ -52,13 +52,13 @@ with --all. A call is forgotten a week after the last news of it, or as the olde
 }
 
 func (f *callsFlags) run(cmd *cobra.Command, _ []string) error {
-	calls, out := follow.SavedCallsIn(f.state), cmd.OutOrStdout()
+	calls, out := followcall.SavedCallsIn(f.state), cmd.OutOrStdout()
 	if f.token != "" {
 		named, err := find(cmd, []string{f.token}, calls, false)
 		if err != nil {
 			return err
 		}
-		token := follow.Token(named.state)
+		token := followcall.Token(named.state)
 		if token == "" {
 			return fmt.Errorf("%s has no token: its server offers no way to resume it from elsewhere", f.token)
 		}
@@ -68,7 +68,7 @@ func (f *callsFlags) run(cmd *cobra.Command, _ []string) error {
 	if err := calls.Readable(); err != nil {
 		return wrongFile("--state", err)
 	}
-	list := []follow.Kept{}
+	list := []followcall.Kept{}
 	for _, k := range calls.List() {
 		if f.all || k.Cancelled.IsZero() {
 			list = append(list, k)
@@ -101,7 +101,7 @@ type callJSON struct {
 	Progress  *terminal.Step `json:"progress,omitempty"`
 }
 
-func jsonOfCall(k *follow.Kept) callJSON {
+func jsonOfCall(k *followcall.Kept) callJSON {
 	return callJSON{
 		Name: k.Name, Tool: k.Tool, Server: redacted(k.State.URL), State: stateOfCall(k), Began: inUTC(k.Began), Updated: inUTC(k.Updated),
 		Cancelled: inUTC(k.Cancelled), Progress: k.Progress,
@@ -111,7 +111,7 @@ func jsonOfCall(k *follow.Kept) callJSON {
 func inUTC(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond) }
 
 // stateOfCall returns the state of a call on this machine.
-func stateOfCall(k *follow.Kept) string {
+func stateOfCall(k *followcall.Kept) string {
 	switch {
 	case !k.Cancelled.IsZero():
 		return "cancelled"
@@ -132,7 +132,7 @@ func printJSON(out io.Writer, v any) error {
 }
 
 // writeCalls writes a table of calls.
-func writeCalls(out io.Writer, list []follow.Kept) {
+func writeCalls(out io.Writer, list []followcall.Kept) {
 	var table strings.Builder
 	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NAME\tTOOL\tSERVER\tAGE\tSTATE\tPROGRESS")
@@ -166,7 +166,7 @@ func age(d time.Duration) string {
 // completeCalls completes the name of an unfinished call.
 func completeCalls(cmd *cobra.Command, args []string, _ string) (names []string, _ cobra.ShellCompDirective) {
 	if flag := cmd.Flag("state"); flag != nil && len(args) == 0 {
-		for _, k := range follow.SavedCallsIn(flag.Value.String()).List() {
+		for _, k := range followcall.SavedCallsIn(flag.Value.String()).List() {
 			names = append(names, fmt.Sprintf("%s\t%s at %s", k.Name, terminal.OneLine(k.Tool), terminal.OneLine(k.Server())))
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"holdfast/client"
-	"holdfast/internal/follow"
+	"holdfast/internal/followcall"
 	"holdfast/internal/terminal"
 )
 
@@ -47,23 +47,23 @@ const callArgs = "[NAME | TOKEN | URL TASK]"
 type namedCall struct {
 	state client.State
 	tool  string
-	kept  *follow.Kept // nil: the call is not saved here, or is named by a token or a task
-	token bool         // it is named by a token, which may be of a server that the user does not know
-	named bool         // by a token, or by the URL of its server
+	kept  *followcall.Kept // nil: the call is not saved here, or is named by a token or a task
+	token bool             // it is named by a token, which may be of a server that the user does not know
+	named bool             // by a token, or by the URL of its server
 }
 
 // errNotTrusted says that the user does not want headers to be sent to the server of a token.
 var errNotTrusted = errors.New("nothing was sent")
 
 // trust returns an error if headers must not be sent to the server of a call. prompter may be nil: then no user can be asked.
-func (f *callTokenFlags) trust(ctx context.Context, call *namedCall, calls follow.SavedCalls, prompter *terminal.Prompter) error {
+func (f *callTokenFlags) trust(ctx context.Context, call *namedCall, calls followcall.SavedCalls, prompter *terminal.Prompter) error {
 	to := call.state.URL
-	origin := follow.OriginOf(to)
+	origin := followcall.OriginOf(to)
 	switch {
-	case f.server != "" && follow.OriginOf(f.server) == "":
+	case f.server != "" && followcall.OriginOf(f.server) == "":
 		return usagef("--server: want a URL like https://mcp.example.com/mcp")
-	case f.server != "" && follow.OriginOf(f.server) != origin:
-		return fmt.Errorf("the call is at %s, and not at %s (--server): nothing was sent", terminal.OneLine(origin), follow.OriginOf(f.server))
+	case f.server != "" && followcall.OriginOf(f.server) != origin:
+		return fmt.Errorf("the call is at %s, and not at %s (--server): nothing was sent", terminal.OneLine(origin), followcall.OriginOf(f.server))
 	case f.server == "" && call.token && len(f.headers) > 0 && !calls.Knows(to):
 		if prompter == nil {
 			return fmt.Errorf("the token is of %s, where nothing from here went before, and --header would be sent there: give --server %[1]s if you trust it", terminal.OneLine(origin))
@@ -93,7 +93,7 @@ func prompterFor(cmd *cobra.Command, args []string, to string) *terminal.Prompte
 
 // find returns the call that the command line names: by its name here, by its token, "-" for a token on stdin, by a URL and the id of a task, or by nothing,
 // if there is only one call. With unfollowed, calls that other commands follow do not count then.
-func find(cmd *cobra.Command, args []string, calls follow.SavedCalls, unfollowed bool) (*namedCall, error) {
+func find(cmd *cobra.Command, args []string, calls followcall.SavedCalls, unfollowed bool) (*namedCall, error) {
 	switch len(args) {
 	case 0:
 		if calls.IsZero() {
@@ -108,12 +108,12 @@ func find(cmd *cobra.Command, args []string, calls follow.SavedCalls, unfollowed
 		}
 		return &namedCall{state: k.State, tool: k.Tool, kept: &k}, nil
 	case 2:
-		s := client.State{URL: withScheme(args[0]), Calls: []client.CallState{{ID: []byte(`"task"`), Method: follow.ToolsCall, Task: args[1]}}}
+		s := client.State{URL: withScheme(args[0]), Calls: []client.CallState{{ID: []byte(`"task"`), Method: followcall.ToolsCall, Task: args[1]}}}
 		return &namedCall{state: s, named: true}, nil
 	}
 	text := args[0]
 	if text == "-" {
-		data, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), follow.MaxToken))
+		data, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), followcall.MaxToken))
 		if err != nil {
 			return nil, fmt.Errorf("read the token: %w", err)
 		}
@@ -122,7 +122,7 @@ func find(cmd *cobra.Command, args []string, calls follow.SavedCalls, unfollowed
 	if strings.Contains(text, "://") {
 		return nil, usagef("a URL alone names no call: give the id of a task after it, or a name or token as holdfast call prints it")
 	}
-	if !follow.IsToken(text) {
+	if !followcall.IsToken(text) {
 		if err := calls.Readable(); err != nil {
 			return nil, wrongFile("--state", err)
 		}
@@ -135,7 +135,7 @@ func find(cmd *cobra.Command, args []string, calls follow.SavedCalls, unfollowed
 		}
 		return nil, noSuchCall(calls, text)
 	}
-	s, err := follow.ParseToken(text)
+	s, err := followcall.ParseToken(text)
 	if err != nil {
 		return nil, usageError{err}
 	}
@@ -152,13 +152,13 @@ func (f *callTokenFlags) headersOf(call *namedCall) {
 	if err != nil || found == nil {
 		return // the server says what it wants
 	}
-	if t, err := targetOf(found); err == nil && follow.OriginOf(t.url) == follow.OriginOf(call.state.URL) {
+	if t, err := targetOf(found); err == nil && followcall.OriginOf(t.url) == followcall.OriginOf(call.state.URL) {
 		f.entry = t.header
 	}
 }
 
 // noSuchCall returns the error for a name that no unfinished call has.
-func noSuchCall(calls follow.SavedCalls, name string) error {
+func noSuchCall(calls followcall.SavedCalls, name string) error {
 	var names []string
 	for _, k := range calls.List() {
 		names = append(names, k.Name)
@@ -170,12 +170,12 @@ func noSuchCall(calls follow.SavedCalls, name string) error {
 	if len(names) > 0 {
 		text += ": 'holdfast calls' lists them"
 	}
-	return usagef("%s (a token of another machine begins with %q)", text, follow.TokenPrefix)
+	return usagef("%s (a token of another machine begins with %q)", text, followcall.TokenPrefix)
 }
 
 // whichCall adds the list of calls to an error that says that several may be meant.
 func whichCall(err error) error {
-	var several *follow.Several
+	var several *followcall.Several
 	if !errors.As(err, &several) {
 		return err
 	}

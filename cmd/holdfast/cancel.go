@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"holdfast/internal/follow"
+	"holdfast/internal/followcall"
 	"holdfast/internal/protocol"
 	"holdfast/internal/terminal"
 	"holdfast/jsonrpc"
@@ -48,7 +48,7 @@ command line, 3 the outcome of the call is unknown.`,
 const cancelWithin = 10 * time.Second
 
 func (f *cancelFlags) cancel(cmd *cobra.Command, args []string) error {
-	calls := follow.SavedCallsIn(f.state)
+	calls := followcall.SavedCallsIn(f.state)
 	named, err := find(cmd, args, calls, false)
 	if err != nil {
 		return err
@@ -65,7 +65,7 @@ func (f *cancelFlags) cancel(cmd *cobra.Command, args []string) error {
 	call := state.Calls[0]
 	notice := time.AfterFunc(tellAfter, func() { slog.Info("no answer yet, waiting", "server", redacted(state.URL), "at most", cancelWithin) })
 	defer notice.Stop()
-	if follow.HasStatus(call) { // a cancellation has no answer that says more
+	if followcall.HasStatus(call) { // a cancellation has no answer that says more
 		status, err := askStatus(cmd, state, &f.callTokenFlags, slog.New(slog.DiscardHandler), cancelWithin)
 		switch {
 		case err != nil:

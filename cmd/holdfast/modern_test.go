@@ -13,7 +13,7 @@ import (
 
 	"holdfast"
 	"holdfast/client"
-	"holdfast/internal/follow"
+	"holdfast/internal/followcall"
 	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
@@ -110,7 +110,7 @@ func TestModernToken(t *testing.T) {
 			}
 			say("server/discover", `"x":1`, "")
 			say("tools/call", `"name":"wait","arguments":{}`, "notifications/progress")
-			token := follow.Token(conn.State())
+			token := followcall.Token(conn.State())
 			conn.Detach()
 			out, says, err := runInside(t, "", "status", token, "--log-level=error")
 			if err == nil || !strings.Contains(err.Error(), "gives no status") {

@@ -19,7 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"holdfast/client"
-	"holdfast/internal/follow"
+	"holdfast/internal/followcall"
 	"holdfast/internal/protocol"
 	"holdfast/internal/redact"
 	"holdfast/jsonrpc"
@@ -296,7 +296,7 @@ func (p *peer) request(ctx context.Context, method string, params any) (json.Raw
 		case err != nil:
 			return nil, err
 		case m.Kind == jsonrpc.Request:
-			if err := p.conn.Send(ctx, follow.Refusal(m)); err != nil {
+			if err := p.conn.Send(ctx, followcall.Refusal(m)); err != nil {
 				return nil, err
 			}
 		case m.Kind == jsonrpc.Response && string(m.ID) == string(id):

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"holdfast/client"
-	"holdfast/internal/follow"
+	"holdfast/internal/followcall"
 	"holdfast/internal/terminal"
 )
 
@@ -43,7 +43,7 @@ Ctrl-C and the exit codes are those of holdfast call.`,
 
 // resume follows a call that another process began.
 func (f *resumeFlags) resume(cmd *cobra.Command, args []string) error {
-	calls := follow.SavedCallsIn(f.follow.state)
+	calls := followcall.SavedCallsIn(f.follow.state)
 	named, err := find(cmd, args, calls, true)
 	if err != nil {
 		return err

@@ -17,7 +17,7 @@ import (
 	"holdfast/internal/auth"
 	"holdfast/internal/config"
 	front "holdfast/internal/server"
-	"holdfast/internal/server/copying"
+	"holdfast/internal/server/streaming"
 	manyservers "holdfast/internal/servers"
 )
 
@@ -175,7 +175,7 @@ func (f *authFlags) shareNonces(opts *holdfast.Options) {
 
 // withRights makes the handler check the rights of clients while their connections stay open.
 func withRights(ctx context.Context, rights *auth.Rights) context.Context {
-	return copying.WithRights(ctx, rights)
+	return streaming.WithRights(ctx, rights)
 }
 
 // reload reads the keys again.

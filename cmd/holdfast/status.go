@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"holdfast/client"
-	"holdfast/internal/follow"
+	"holdfast/internal/followcall"
 	"holdfast/internal/terminal"
 )
 
@@ -55,7 +55,7 @@ of the call is unknown.`,
 }
 
 func (f *statusFlags) status(cmd *cobra.Command, args []string) error {
-	calls := follow.SavedCallsIn(f.state)
+	calls := followcall.SavedCallsIn(f.state)
 	named, err := find(cmd, args, calls, false)
 	if err != nil {
 		return err
@@ -66,7 +66,7 @@ func (f *statusFlags) status(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	call := state.Calls[0]
-	if !follow.HasStatus(call) {
+	if !followcall.HasStatus(call) {
 		return fmt.Errorf("%s gives no status: 'holdfast resume' may still resume the call", redacted(state.URL))
 	}
 	status, err := askStatus(cmd, state, &f.callTokenFlags, slog.Default(), statusWithin)

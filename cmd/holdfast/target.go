@@ -23,7 +23,7 @@ import (
 	"holdfast/backend/process"
 	"holdfast/client"
 	"holdfast/internal/config"
-	"holdfast/internal/follow"
+	"holdfast/internal/followcall"
 	"holdfast/internal/login"
 	"holdfast/internal/terminal"
 )
@@ -65,7 +65,7 @@ type target struct {
 	header  http.Header
 	// transport is the one of the server's entry in the file of a host; "" if --transport says it.
 	transport string
-	entry     follow.Entry // zero: the server has none
+	entry     followcall.Entry // zero: the server has none
 }
 
 // name returns the name of the server in messages.
@@ -115,7 +115,7 @@ func (f *serverFlags) target(cmd *cobra.Command, args []string, dotted bool) (*t
 		return nil, nil, err
 	}
 	if file, err := filepath.Abs(found.At.File); err == nil {
-		t.entry = follow.Entry{File: file, Name: found.Name}
+		t.entry = followcall.Entry{File: file, Name: found.Name}
 	}
 	return t, rest, nil
 }

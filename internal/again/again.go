@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"holdfast/internal/departure"
+	"holdfast/internal/handover"
 	"holdfast/internal/likeness"
 	"holdfast/internal/reading"
 	"holdfast/jsonrpc"
@@ -29,7 +29,7 @@ type Options struct {
 	Store        stream.Store
 	Timeout      time.Duration // of a notice to another node, if the caller waits for it
 	Logger       *slog.Logger
-	Work         *departure.Work
+	Work         *handover.Work
 }
 
 // Peers are the other nodes. Their methods may be called concurrently.

@@ -3,8 +3,8 @@
 //
 // A host that kills the bridge and starts another loses nothing. The next bridge resumes
 // the session. If the host repeats a call that was in flight, the call does not run twice:
-// the host gets the response of the first. The state for that is kept in files (store.go,
-// record.go). The life of a request is in request.go, that of a bridge in phase.go, begin.go
+// the host gets the response of the first. The state for that is kept in files (sessionstore.go,
+// sessionrecord.go). The life of a request is in request.go, that of a bridge in phase.go, begin.go
 // and leave.go.
 //
 // Host and server may be of different eras. A message of the host goes through a conversation

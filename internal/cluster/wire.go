@@ -25,7 +25,7 @@ import (
 //
 // A conn is its id, and whether the dialler or the other end sends the message. Messages of a
 // conn's direction are numbered from 0. The place of a data message is how many bytes all conns
-// have sent to the node, with it (see flow.go). Numbers are varints.
+// have sent to the node, with it (see flowcontrol.go). Numbers are varints.
 const version = 1
 
 type kind byte

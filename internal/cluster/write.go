@@ -8,7 +8,7 @@ import (
 )
 
 // A turn is the state of a connection in the queue of connections that have data for one peer (see
-// flow.go).
+// flowcontrol.go).
 type turn int
 
 const (

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"sync"
 
-	"holdfast/internal/feature/handoff"
+	"holdfast/internal/feature/handofftext"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
@@ -74,7 +74,7 @@ func Of(m *jsonrpc.Message, sum uint64, more []string) (l Likeness) {
 			other = true
 		}
 	})
-	if other || len(tool) == 0 || len(tool) > jsonrpc.MaxName || tool[0] != '"' || handoff.IsTool(jsonrpc.String(tool)) {
+	if other || len(tool) == 0 || len(tool) > jsonrpc.MaxName || tool[0] != '"' || handofftext.IsTool(jsonrpc.String(tool)) {
 		return l
 	}
 	buf := texts.Get().(*[]byte)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"maps"
@@ -287,4 +288,74 @@ func (k *Keeper) rewriteEnded() {
 	}
 	k.ended.read, k.ended.head = int64(len(text)), bytes.Clone(text[:min(len(text), mostHead)])
 	k.ended.lines, k.ended.expired = len(k.ended.began), 0
+}
+
+// endAgain puts the ended sessions that this node remembers into the store again, which has lost them.
+func (k *Keeper) endAgain(ctx context.Context) error {
+	for key, began := range k.ended.all() {
+		rest := k.o.Life - time.Since(began)
+		if rest <= time.Second {
+			continue
+		}
+		if _, err := k.o.Values.FirstValue(ctx, endedName(key), []byte{'1'}, rest); err != nil {
+			return fmt.Errorf("session not noted as ended: %w", err)
+		}
+	}
+	return nil
+}
+
+// floorName names the value of the time up to which sessions count as ended.
+const floorName = "session-floor"
+
+func endedName(key stream.SessionKey) string { return "session-ended." + string(key) }
+
+// End makes a session that began at a time stay ended. After an error other nodes may revive it.
+func (k *Keeper) End(ctx context.Context, key stream.SessionKey, began time.Time) error {
+	rest := k.o.Life - time.Since(began)
+	if rest <= 0 {
+		return nil
+	}
+	floor := k.ended.add(key, began)
+	if k.o.Values == nil {
+		k.notes.Lock()
+		delete(k.notes.all, key)
+		k.notes.Unlock()
+		return k.endInDir(key, began, floor)
+	}
+	_, err := k.o.Values.FirstValue(ctx, endedName(key), []byte{'1'}, max(rest, time.Second))
+	if err == nil && !floor.IsZero() {
+		err = k.o.Values.SetValue(ctx, floorName, formatTime(floor), k.o.Life+time.Hour)
+	}
+	if err != nil {
+		return fmt.Errorf("session not noted as ended: %w", err)
+	}
+	return nil
+}
+
+// IsEnded reports whether a session that began at a time was ended, or may have been.
+func (k *Keeper) IsEnded(ctx context.Context, key stream.SessionKey, began time.Time) (bool, error) {
+	if k.o.Values == nil {
+		k.readEnded()
+	}
+	if k.ended.has(key, began) {
+		return true, nil
+	}
+	if k.o.Values == nil {
+		return false, nil
+	}
+	_, err := k.o.Values.Value(ctx, endedName(key))
+	if err == nil {
+		return true, nil
+	}
+	if !errors.Is(err, stream.ErrNotFound) {
+		return false, fmt.Errorf("session not looked up: %w", err)
+	}
+	switch floor, err := k.o.Values.Value(ctx, floorName); {
+	case errors.Is(err, stream.ErrNotFound):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("session not looked up: %w", err)
+	default:
+		return !began.After(parseTime(floor)), nil
+	}
 }

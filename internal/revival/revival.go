@@ -124,23 +124,6 @@ func (k *Keeper) Seal(ctx context.Context, c *sessionid.Claims) (id string, err 
 	return ring.Seal(c), nil
 }
 
-// Open returns the claims of an id that was sealed here, or by a node that shares the keys, if its session is not too old to
-// be revived. The error is of the store that has the keys, such as one that does not answer.
-func (k *Keeper) Open(ctx context.Context, id string) (c sessionid.Claims, ok bool, err error) {
-	if !sessionid.MayBe(id) {
-		return c, false, nil
-	}
-	ring, err := k.keys(ctx)
-	if err != nil {
-		return c, false, err
-	}
-	c, ok = ring.Open(id)
-	return c, ok && time.Since(c.Began) < k.o.Life, nil
-}
-
-// Rest returns for how much longer a session that began at a time can be revived.
-func (k *Keeper) Rest(began time.Time) time.Duration { return k.o.Life - time.Since(began) }
-
 // Tend renews the keys in the store. If the store has lost them, it puts them there again, and the sessions that this node remembers as
 // ended. If another node has put its own keys there since, those seal from now on, and Tend adds this node's keys behind them. It has
 // to be called every minute.
@@ -190,74 +173,4 @@ func textOf(keys []sessionid.Key) []byte {
 		text = append(append(text, keys[i].Text()...), '\n')
 	}
 	return text
-}
-
-// endAgain puts the ended sessions that this node remembers into the store again, which has lost them.
-func (k *Keeper) endAgain(ctx context.Context) error {
-	for key, began := range k.ended.all() {
-		rest := k.o.Life - time.Since(began)
-		if rest <= time.Second {
-			continue
-		}
-		if _, err := k.o.Values.FirstValue(ctx, endedName(key), []byte{'1'}, rest); err != nil {
-			return fmt.Errorf("session not noted as ended: %w", err)
-		}
-	}
-	return nil
-}
-
-// floorName names the value of the time up to which sessions count as ended.
-const floorName = "session-floor"
-
-func endedName(key stream.SessionKey) string { return "session-ended." + string(key) }
-
-// End makes a session that began at a time stay ended. After an error other nodes may revive it.
-func (k *Keeper) End(ctx context.Context, key stream.SessionKey, began time.Time) error {
-	rest := k.o.Life - time.Since(began)
-	if rest <= 0 {
-		return nil
-	}
-	floor := k.ended.add(key, began)
-	if k.o.Values == nil {
-		k.notes.Lock()
-		delete(k.notes.all, key)
-		k.notes.Unlock()
-		return k.endInDir(key, began, floor)
-	}
-	_, err := k.o.Values.FirstValue(ctx, endedName(key), []byte{'1'}, max(rest, time.Second))
-	if err == nil && !floor.IsZero() {
-		err = k.o.Values.SetValue(ctx, floorName, formatTime(floor), k.o.Life+time.Hour)
-	}
-	if err != nil {
-		return fmt.Errorf("session not noted as ended: %w", err)
-	}
-	return nil
-}
-
-// IsEnded reports whether a session that began at a time was ended, or may have been.
-func (k *Keeper) IsEnded(ctx context.Context, key stream.SessionKey, began time.Time) (bool, error) {
-	if k.o.Values == nil {
-		k.readEnded()
-	}
-	if k.ended.has(key, began) {
-		return true, nil
-	}
-	if k.o.Values == nil {
-		return false, nil
-	}
-	_, err := k.o.Values.Value(ctx, endedName(key))
-	if err == nil {
-		return true, nil
-	}
-	if !errors.Is(err, stream.ErrNotFound) {
-		return false, fmt.Errorf("session not looked up: %w", err)
-	}
-	switch floor, err := k.o.Values.Value(ctx, floorName); {
-	case errors.Is(err, stream.ErrNotFound):
-		return false, nil
-	case err != nil:
-		return false, fmt.Errorf("session not looked up: %w", err)
-	default:
-		return !began.After(parseTime(floor)), nil
-	}
 }

@@ -20,13 +20,13 @@ import (
 	"holdfast/internal/placement"
 	"holdfast/internal/redact"
 	"holdfast/internal/server/answering"
-	"holdfast/internal/server/copying"
+	"holdfast/internal/server/drain"
 	"holdfast/internal/server/exchange"
 	"holdfast/internal/server/guard"
-	"holdfast/internal/server/life"
 	"holdfast/internal/server/modern"
 	"holdfast/internal/server/modernfront"
 	"holdfast/internal/server/mux"
+	"holdfast/internal/server/streaming"
 	"holdfast/internal/server/watch"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -113,9 +113,9 @@ type Handler struct {
 	callers   callers
 	bodies    bodyReader
 	charges   charges
-	life      life.Life
+	life      drain.Life
 	starter   exchange.Starter
-	responses copying.Responses
+	responses streaming.Responses
 	modern    modernfront.Front
 	mux       mux.Front
 }
@@ -174,8 +174,8 @@ func New(opts Options) *Handler {
 	}
 	h.life.Nodes = h.nodes
 	h.starter = exchange.Starter{Sessions: h.sessions, Nodes: h.nodes, Watched: &h.watched, Draining: h.life.Draining(), Observers: opts.Observers}
-	h.responses = copying.Responses{
-		Stateless: opts.Stateless, Retry: opts.Retry, Patience: max(2*opts.Retry, copying.LeastPatience), KeepAlive: opts.KeepAlive, PingAfter: opts.PingAfter, DisconnectAfter: opts.DisconnectAfter,
+	h.responses = streaming.Responses{
+		Stateless: opts.Stateless, Retry: opts.Retry, Patience: max(2*opts.Retry, streaming.LeastPatience), KeepAlive: opts.KeepAlive, PingAfter: opts.PingAfter, DisconnectAfter: opts.DisconnectAfter,
 		InputGrace: opts.InputGrace, WriteTimeout: opts.WriteTimeout,
 		Life: &h.life, Nodes: h.nodes, Watched: &h.watched, Answers: &h.answers, Logger: h.logger,
 	}
@@ -201,11 +201,11 @@ func New(opts Options) *Handler {
 	return h
 }
 
-// Drain ends the work of this node: [life.Life.Drain]. The caller closes the Manager afterwards.
+// Drain ends the work of this node: [drain.Life.Drain]. The caller closes the Manager afterwards.
 func (h *Handler) Drain(ctx context.Context) error { return h.life.Drain(ctx) }
 
 // Leaving returns a channel that is closed when the handler takes no more requests, as it is about to end:
-// [life.Life.Leaving].
+// [drain.Life.Leaving].
 func (h *Handler) Leaving() <-chan struct{} { return h.life.Leaving() }
 
 // Verify checks whether this node still owns its sessions: [placement.Nodes.Verify].

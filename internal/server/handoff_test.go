@@ -14,8 +14,8 @@ import (
 
 	"holdfast/backend"
 	"holdfast/backend/message"
-	"holdfast/internal/feature/handles"
 	"holdfast/internal/feature/handoff"
+	"holdfast/internal/feature/handofftext"
 	known "holdfast/internal/feature/hosts"
 	"holdfast/internal/feature/webhook"
 	"holdfast/internal/mcptest"
@@ -33,7 +33,7 @@ func handOffs() config {
 func handOffsOf(long func(tool string) bool) config {
 	return config{session: session.Options{
 		Keep: 10 * time.Minute,
-		Addition: handles.New(func(_, tool string, _ known.Host) time.Duration {
+		Addition: handoff.New(func(_, tool string, _ known.Host) time.Duration {
 			if long(tool) {
 				return time.Hour
 			}
@@ -154,7 +154,7 @@ func talk(n *node, open dialer, capabilities string) host {
 
 // A handedOff is an answer to a host about a call that was handed off.
 type handedOff struct {
-	handoff.State
+	handofftext.State
 	text  string
 	error bool
 	raw   jsonrpc.Message
@@ -163,7 +163,7 @@ type handedOff struct {
 
 func tellOf(t testing.TB, m jsonrpc.Message) (is handedOff) {
 	t.Helper()
-	about := jsonrpc.Field(m.Raw, "result", "_meta", handoff.Meta)
+	about := jsonrpc.Field(m.Raw, "result", "_meta", handofftext.Meta)
 	if about == nil {
 		t.Fatalf("not about a call: %s", m.Raw)
 	}
@@ -189,7 +189,7 @@ func handOff(t testing.TB, h host, tool, arguments string) handedOff {
 	t.Helper()
 	m, _ := h.ask("tools/call", toolCall(tool, arguments))
 	is := tellOf(t, m)
-	if is.Status != handoff.Working || is.Handle == "" || is.Tool != tool || is.Next == nil || is.Next.Tool != handoff.ToolWait ||
+	if is.Status != handofftext.Working || is.Handle == "" || is.Tool != tool || is.Next == nil || is.Next.Tool != handofftext.ToolWait ||
 		is.Next.Arguments["handle"] != is.Handle || is.error || !strings.Contains(is.text, is.Handle) {
 		t.Fatalf("handed off: %s", m.Raw)
 	}
@@ -212,7 +212,7 @@ func wait(t testing.TB, h host, tool, handle, more string) handedOff {
 func waitFor(t testing.TB, h host, handle, status string) (is handedOff) {
 	t.Helper()
 	mcptest.Eventually(t, "the call to be "+status, time.Minute, func() bool {
-		is = wait(t, h, handoff.ToolWait, handle, "")
+		is = wait(t, h, handofftext.ToolWait, handle, "")
 		return is.Status == status || t.Failed()
 	})
 	return is
@@ -245,22 +245,22 @@ func TestHandOff(t *testing.T) {
 				p.head = nil
 			}
 			held := n.release(1)[0]
-			if now := wait(t, h, handoff.ToolWait, is.Handle, `,"seconds":0`); now.Status != handoff.Working || now.error {
+			if now := wait(t, h, handofftext.ToolWait, is.Handle, `,"seconds":0`); now.Status != handofftext.Working || now.error {
 				t.Errorf("at once: %s", now.raw.Raw)
 			}
 			held.Notify("notifications/progress", []byte(`{"progressToken":"p","progress":1,"message":"half"}`))
 			mcptest.Eventually(t, "the progress", time.Minute, func() bool {
-				now := wait(t, h, handoff.ToolWait, is.Handle, `,"seconds":0.01`)
+				now := wait(t, h, handofftext.ToolWait, is.Handle, `,"seconds":0.01`)
 				return now.Message == "half" && strings.Contains(now.text, "half")
 			})
 			held.Result([]byte(`{"content":[{"type":"text","text":"whole"}],"structuredContent":{"a":1},"isError":true}`))
 			for range 2 {
-				if end := waitFor(t, h, is.Handle, handoff.Completed); end.text != "whole" || !end.error || end.Tool != "hold" ||
+				if end := waitFor(t, h, is.Handle, handofftext.Completed); end.text != "whole" || !end.error || end.Tool != "hold" ||
 					string(jsonrpc.Field(end.raw.Raw, "result", "structuredContent")) != `{"a":1}` {
 					t.Errorf("at the end: %s", end.raw.Raw)
 				}
 			}
-			if end := wait(t, h, handoff.ToolCancel, is.Handle, ""); end.Status != handoff.Completed || end.error || !strings.Contains(end.text, "ended before") {
+			if end := wait(t, h, handofftext.ToolCancel, is.Handle, ""); end.Status != handofftext.Completed || end.error || !strings.Contains(end.text, "ended before") {
 				t.Errorf("cancelled after its end: %s", end.raw.Raw)
 			}
 			if n.runs("k") != 1 {
@@ -268,15 +268,15 @@ func TestHandOff(t *testing.T) {
 			}
 
 			other := handOff(t, h, "hold", `{"key":"other"}`)
-			if end := wait(t, h, handoff.ToolCancel, other.Handle, ""); end.Status != handoff.Cancelled || end.error {
+			if end := wait(t, h, handofftext.ToolCancel, other.Handle, ""); end.Status != handofftext.Cancelled || end.error {
 				t.Errorf("cancelled: %s", end.raw.Raw)
 			}
-			if end := wait(t, h, handoff.ToolWait, other.Handle, ""); end.Status != handoff.Cancelled || !end.error {
+			if end := wait(t, h, handofftext.ToolWait, other.Handle, ""); end.Status != handofftext.Cancelled || !end.error {
 				t.Errorf("after that: %s", end.raw.Raw)
 			}
 			fails := handOff(t, h, "hold", `{"key":"fails"}`)
 			n.release(2)[1].Error(jsonrpc.Errorf(-32055, "no luck"))
-			if end := waitFor(t, h, fails.Handle, handoff.Failed); !end.error || end.Error.Code != -32055 || !strings.Contains(end.text, "no luck") {
+			if end := waitFor(t, h, fails.Handle, handofftext.Failed); !end.error || end.Error.Code != -32055 || !strings.Contains(end.text, "no luck") {
 				t.Errorf("failed: %s", end.raw.Raw)
 			}
 		})
@@ -301,16 +301,16 @@ func TestHandOffOfAnother(t *testing.T) {
 		"another name": {me, "AAAAAAAAAAAAAAAA" + id[16:]}, "no name": {me, "made-up"}, "none": {me, ""},
 		"another principal's other": {&modernHost{peer: &peer{n: n, header: http.Header{"Who": {"you"}}}}, id},
 	} {
-		for _, tool := range []string{handoff.ToolWait, handoff.ToolCancel} {
+		for _, tool := range []string{handofftext.ToolWait, handofftext.ToolCancel} {
 			got := wait(t, x.h, tool, x.handle, "")
-			if got.Status != handoff.Unknown || !got.error || got.Handle != "" || got.Tool != "" || want != "" && got.text != want {
+			if got.Status != handofftext.Unknown || !got.error || got.Handle != "" || got.Tool != "" || want != "" && got.text != want {
 				t.Errorf("%s, %s: %s", tool, what, got.raw.Raw)
 			}
 			want = got.text
 		}
 	}
 	for _, h := range []host{me, &posting{peer: n.connect("2025-06-18", me.header)}, &modernHost{peer: &peer{n: n, header: me.header}}} {
-		if got := wait(t, h, handoff.ToolWait, id, ""); got.Status != handoff.Working {
+		if got := wait(t, h, handofftext.ToolWait, id, ""); got.Status != handofftext.Working {
 			t.Errorf("its own: %s", got.raw.Raw)
 		}
 	}
@@ -325,8 +325,8 @@ func TestHandOffNotKept(t *testing.T) {
 	me := &posting{peer: n.connect("2025-11-25", nil)}
 	is := handOff(t, me, "hold", `{"key":"k"}`)
 	n.release(1)[0].Result([]byte(`{"content":[]}`))
-	got := waitFor(t, me, is.Handle, handoff.Unknown)
-	if want := wait(t, me, handoff.ToolWait, "made-up", ""); got.Tool != "" || got.text != want.text {
+	got := waitFor(t, me, is.Handle, handofftext.Unknown)
+	if want := wait(t, me, handofftext.ToolWait, "made-up", ""); got.Tool != "" || got.text != want.text {
 		t.Errorf("%s, want %s", got.raw.Raw, want.raw.Raw)
 	}
 }
@@ -342,7 +342,7 @@ func TestHandOffCancelledRequest(t *testing.T) {
 	held := n.release(1)[0]
 	held.Notify("notifications/progress", []byte(`{"progressToken":"p","progress":1,"message":"half"}`))
 	held.Result(result("whole"))
-	if end := waitFor(t, h, is.Handle, handoff.Completed); end.text != "whole" || len(end.more) > 0 {
+	if end := waitFor(t, h, is.Handle, handofftext.Completed); end.text != "whole" || len(end.more) > 0 {
 		t.Errorf("at the end: %s after %v", end.raw.Raw, end.more)
 	}
 }
@@ -450,17 +450,17 @@ func TestHandOffAsks(t *testing.T) {
 		is := handOff(t, h, "hold", `{}`)
 		n.ask(n.release(1)[0], "?")
 		asked := h.asked(t, is.Handle)
-		if got := wait(t, h, handoff.ToolWait, is.Handle, ""); got.Status != handoff.InputRequired || len(got.more) > 0 {
+		if got := wait(t, h, handofftext.ToolWait, is.Handle, ""); got.Status != handofftext.InputRequired || len(got.more) > 0 {
 			t.Errorf("asks: %s after %v", got.raw.Raw, got.more)
 		}
 		other := &posting{peer: n.connect("2025-11-25", nil)}
-		if got := wait(t, other, handoff.ToolWait, is.Handle, ""); got.Status != handoff.InputRequired || len(got.more) > 0 {
+		if got := wait(t, other, handofftext.ToolWait, is.Handle, ""); got.Status != handofftext.InputRequired || len(got.more) > 0 {
 			t.Errorf("in another session: %s after %v", got.raw.Raw, got.more)
 		}
 		if r := h.post(asked.answer()); r.status != http.StatusAccepted {
 			t.Errorf("answered: %d %s", r.status, r.body)
 		}
-		if end := waitFor(t, other, is.Handle, handoff.Completed); !strings.Contains(end.text, "accept") {
+		if end := waitFor(t, other, is.Handle, handofftext.Completed); !strings.Contains(end.text, "accept") {
 			t.Errorf("at the end: %s", end.raw.Raw)
 		}
 	})
@@ -473,7 +473,7 @@ func TestHandOffAsks(t *testing.T) {
 			t.Fatalf("got %s", asked.Raw)
 		}
 		h.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, asked.ID))
-		if end := waitFor(t, h, is.Handle, handoff.Completed); !strings.Contains(end.text, "accept") || len(end.more) > 0 {
+		if end := waitFor(t, h, is.Handle, handofftext.Completed); !strings.Contains(end.text, "accept") || len(end.more) > 0 {
 			t.Errorf("at the end: %s", end.raw.Raw)
 		}
 	})
@@ -485,7 +485,7 @@ func TestHandOffAsks(t *testing.T) {
 		if tellOf(t, m).Handle != is.Handle {
 			t.Errorf("answered: %s", m.Raw)
 		}
-		if end := waitFor(t, h, is.Handle, handoff.Completed); !strings.Contains(end.text, "accept") {
+		if end := waitFor(t, h, is.Handle, handofftext.Completed); !strings.Contains(end.text, "accept") {
 			t.Errorf("at the end: %s", end.raw.Raw)
 		}
 	})
@@ -503,7 +503,7 @@ func TestHandOffAskedAgain(t *testing.T) {
 	var ids []string
 	for range 3 { // the client cancels each
 		h.ids++
-		w := h.open("POST", "/mcp", requestOf(h.ids, "tools/call", toolCall(handoff.ToolWait, fmt.Sprintf(`{"handle":%q}`, is.Handle))))
+		w := h.open("POST", "/mcp", requestOf(h.ids, "tools/call", toolCall(handofftext.ToolWait, fmt.Sprintf(`{"handle":%q}`, is.Handle))))
 		m := mcptest.Parse(string(w.message().Data))
 		if m.Method != "elicitation/create" {
 			t.Fatalf("got %s", m.Raw)
@@ -518,7 +518,7 @@ func TestHandOffAskedAgain(t *testing.T) {
 	if r := h.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, ids[0])); r.status != http.StatusAccepted {
 		t.Errorf("answered: %d %s", r.status, r.body)
 	}
-	if end := waitFor(t, h, is.Handle, handoff.Completed); !strings.Contains(end.text, "accept") || len(end.more) > 0 {
+	if end := waitFor(t, h, is.Handle, handofftext.Completed); !strings.Contains(end.text, "accept") || len(end.more) > 0 {
 		t.Errorf("at the end: %s after %v", end.raw.Raw, end.more)
 	}
 }
@@ -554,7 +554,7 @@ func TestHandOffAsked(t *testing.T) {
 			case *pairHost:
 				h.send(answer)
 			}
-			if end := waitFor(t, h, is.Handle, handoff.Completed); !strings.Contains(end.text, "accept") {
+			if end := waitFor(t, h, is.Handle, handofftext.Completed); !strings.Contains(end.text, "accept") {
 				t.Errorf("at the end: %s", end.raw.Raw)
 			}
 		})
@@ -589,7 +589,7 @@ func TestHandOffUnwanted(t *testing.T) {
 func TestHandOffBatchProgress(t *testing.T) {
 	t.Parallel()
 	c := handOffs()
-	c.session.Addition = handles.New(func(string, string, known.Host) time.Duration { return time.Second })
+	c.session.Addition = handoff.New(func(string, string, known.Host) time.Duration { return time.Second })
 	n := newNode(t, c)
 	h := &posting{peer: n.connect("2025-03-26", nil), ids: 10}
 	w := h.open("POST", "/mcp", `[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hold","arguments":{},"_meta":{"progressToken":"p"}}},
@@ -602,7 +602,7 @@ func TestHandOffBatchProgress(t *testing.T) {
 			continue
 		}
 		is, want := tellOf(t, m), map[string]string{"1": "half"}[string(m.ID)]
-		if got := wait(t, h, handoff.ToolWait, is.Handle, `,"seconds":0`); got.Message != want {
+		if got := wait(t, h, handofftext.ToolWait, is.Handle, `,"seconds":0`); got.Message != want {
 			t.Errorf("the last progress of %s is %q, and not %q", m.ID, got.Message, want)
 		}
 	}
@@ -638,7 +638,7 @@ func TestHandOffBatch(t *testing.T) {
 	for _, held := range n.release(2) {
 		held.Result(result(fmt.Sprint("end ", jsonrpc.String(jsonrpc.Field(held.Params, "arguments", "key")))))
 	}
-	a, b := waitFor(t, h, handles[0], handoff.Completed), waitFor(t, h, handles[1], handoff.Completed)
+	a, b := waitFor(t, h, handles[0], handofftext.Completed), waitFor(t, h, handles[1], handofftext.Completed)
 	if a.text+b.text != "end aend b" && a.text+b.text != "end bend a" {
 		t.Errorf("%q and %q", a.text, b.text)
 	}
@@ -667,7 +667,7 @@ func TestHandOffShaped(t *testing.T) {
 	}
 	end()
 	for when, handle := range handles {
-		if end := waitFor(t, h, handle, handoff.Completed); end.text != "the server's" || end.error {
+		if end := waitFor(t, h, handle, handofftext.Completed); end.text != "the server's" || end.error {
 			t.Errorf("%s: at the end: %s", when, end.raw.Raw)
 		}
 	}
@@ -730,11 +730,11 @@ func TestHandOffAfterSession(t *testing.T) {
 		t.Errorf("its other call: %s", r.body)
 	}
 	other := &posting{peer: n.connect("2025-11-25", nil)}
-	if now := wait(t, other, handoff.ToolWait, is.Handle, ""); now.Status != handoff.Working {
+	if now := wait(t, other, handofftext.ToolWait, is.Handle, ""); now.Status != handofftext.Working {
 		t.Errorf("after DELETE: %s", now.raw.Raw)
 	}
 	n.release(1)[0].Result(result("whole"))
-	if end := waitFor(t, other, is.Handle, handoff.Completed); end.text != "whole" {
+	if end := waitFor(t, other, is.Handle, handofftext.Completed); end.text != "whole" {
 		t.Errorf("at the end: %s", end.raw.Raw)
 	}
 }
@@ -751,12 +751,12 @@ func TestHandOffAskedBesideWait(t *testing.T) {
 	held := n.release(1)[0]
 	listens := h.open("GET", "/mcp", "")
 	listens.head()
-	waits := h.open("POST", "/mcp", requestOf(90, "tools/call", toolCall(handoff.ToolWait, fmt.Sprintf(`{"handle":%q,"seconds":50}`, is.Handle))))
+	waits := h.open("POST", "/mcp", requestOf(90, "tools/call", toolCall(handofftext.ToolWait, fmt.Sprintf(`{"handle":%q,"seconds":50}`, is.Handle))))
 	mcptest.Eventually(t, "it waits", time.Minute, func() bool { return n.sessions.Calls() == 2 })
 	held.Sink.Emit(nil, mcptest.Parse(`{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"message":"?"}}`))
 	other := &posting{peer: n.connect("2025-11-25", nil)}
 	mcptest.Eventually(t, "the call to be known to ask", time.Minute, func() bool {
-		return wait(t, other, handoff.ToolWait, is.Handle, `,"seconds":0`).Status == handoff.InputRequired
+		return wait(t, other, handofftext.ToolWait, is.Handle, `,"seconds":0`).Status == handofftext.InputRequired
 	})
 	waits.c.Close()
 	listens.c.Close()
@@ -783,13 +783,13 @@ func TestHandOffTellsOfEnd(t *testing.T) {
 		return n.script.refused == 1 && slices.Equal(n.script.cancelled, []string{"90"})
 	})
 	other := &posting{peer: n.connect("2025-11-25", nil)}
-	if now := wait(t, other, handoff.ToolWait, is.Handle, ""); now.Status != handoff.Working {
+	if now := wait(t, other, handofftext.ToolWait, is.Handle, ""); now.Status != handofftext.Working {
 		t.Errorf("after DELETE: %s", now.raw.Raw)
 	}
 	for _, x := range held {
 		x.Result(result("without an answer"))
 	}
-	if end := waitFor(t, other, is.Handle, handoff.Completed); end.text != "without an answer" {
+	if end := waitFor(t, other, is.Handle, handofftext.Completed); end.text != "without an answer" {
 		t.Errorf("at the end: %s", end.raw.Raw)
 	}
 }
@@ -802,7 +802,7 @@ func TestHandOffWebhook(t *testing.T) {
 	h := &posting{peer: n.connect("2025-11-25", nil)}
 	first := tellOf(t, mcptest.Parse(h.post(k.call(`"a"`, "hold", `{"key":"a"}`)).response()))
 	second := tellOf(t, mcptest.Parse(h.post(k.call(`"b"`, "hold", `{"key":"b"}`)).response()))
-	if first.Status != handoff.Working || second.Status != handoff.Working {
+	if first.Status != handofftext.Working || second.Status != handofftext.Working {
 		t.Fatalf("%s and %s", first.raw.Raw, second.raw.Raw)
 	}
 	held := n.release(2)
@@ -815,7 +815,7 @@ func TestHandOffWebhook(t *testing.T) {
 	k.want(`"b" completed`)
 	other := &posting{peer: n.connect("2025-11-25", nil)}
 	for _, is := range []handedOff{first, second} {
-		if end := waitFor(t, other, is.Handle, handoff.Completed); end.text != "whole" {
+		if end := waitFor(t, other, is.Handle, handofftext.Completed); end.text != "whole" {
 			t.Errorf("at the end: %s", end.raw.Raw)
 		}
 	}
@@ -841,7 +841,7 @@ func TestHandOffWebhookLost(t *testing.T) {
 	f := newFarm(t, 2, c)
 	h := &posting{peer: f.nodes[0].connect("2025-11-25", nil)}
 	is := tellOf(t, mcptest.Parse(h.post((&hooks{url: "https://h"}).call(`"a"`, "hold", `{"key":"a"}`)).response()))
-	if is.Status != handoff.Working {
+	if is.Status != handofftext.Working {
 		t.Fatalf("%s", is.raw.Raw)
 	}
 	f.nodes[0].release(1)[0].Result(result("whole"))
@@ -874,20 +874,22 @@ func TestHandOffCancelStored(t *testing.T) {
 	}()
 	time.Sleep(50 * time.Millisecond) // the append begins: if it has not, the end of the other call waits for its own append
 	told := make(chan handedOff, 1)
-	go func() { told <- wait(t, &posting{peer: h.peer, ids: 100}, handoff.ToolCancel, cancelled.Handle, "") }()
+	go func() {
+		told <- wait(t, &posting{peer: h.peer, ids: 100}, handofftext.ToolCancel, cancelled.Handle, "")
+	}()
 	select {
 	case end := <-told:
 		t.Errorf("told before the store has it: %s", end.raw.Raw)
 	case <-time.After(300 * time.Millisecond):
 		n.handle.Cut(false)
-		if end := <-told; end.Status != handoff.Cancelled {
+		if end := <-told; end.Status != handofftext.Cancelled {
 			t.Errorf("cancelled: %s", end.raw.Raw)
 		}
 	}
 	n.handle.Cut(false)
 	<-talking
 	held[1].Result(result("done"))
-	waitFor(t, h, talks.Handle, handoff.Completed)
+	waitFor(t, h, talks.Handle, handofftext.Completed)
 }
 
 // A handle is good at any node, also after the call's own node is lost.
@@ -907,26 +909,26 @@ func TestHandOffOnAnyNode(t *testing.T) {
 			held[2].Result(result("ended"))
 			legacy, modern := &posting{peer: f.nodes[1].connect("2025-11-25", nil)}, &modernHost{peer: &peer{n: f.nodes[2].node}}
 			for _, at := range []host{legacy, modern} {
-				if end := waitFor(t, at, ended.Handle, handoff.Completed); end.text != "ended" {
+				if end := waitFor(t, at, ended.Handle, handofftext.Completed); end.text != "ended" {
 					t.Errorf("at another node: %s", end.raw.Raw)
 				}
-				if now := wait(t, at, handoff.ToolWait, safe.Handle, `,"seconds":0`); now.Status != handoff.Working || now.Tool != "safe_hold" {
+				if now := wait(t, at, handofftext.ToolWait, safe.Handle, `,"seconds":0`); now.Status != handofftext.Working || now.Tool != "safe_hold" {
 					t.Errorf("at another node: %s", now.raw.Raw)
 				}
 			}
 			cancelled := handOff(t, h, "hold", `{"key":"cancelled"}`)
-			if end := wait(t, legacy, handoff.ToolCancel, cancelled.Handle, ""); end.Status != handoff.Cancelled {
+			if end := wait(t, legacy, handofftext.ToolCancel, cancelled.Handle, ""); end.Status != handofftext.Cancelled {
 				t.Errorf("cancelled at another node: %s", end.raw.Raw)
 			}
 			f.nodes[0].kill()
 			for _, at := range []host{modern, legacy} {
-				if end := waitFor(t, at, ended.Handle, handoff.Completed); end.text != "ended" {
+				if end := waitFor(t, at, ended.Handle, handofftext.Completed); end.text != "ended" {
 					t.Errorf("that had ended: %s", end.raw.Raw)
 				}
-				if end := waitFor(t, at, unsafe.Handle, handoff.Failed); end.Error.Code != codeUnknown || !strings.Contains(end.text, "unknown") || end.Tool != "hold" {
+				if end := waitFor(t, at, unsafe.Handle, handofftext.Failed); end.Error.Code != codeUnknown || !strings.Contains(end.text, "unknown") || end.Tool != "hold" {
 					t.Errorf("that may have run: %s", end.raw.Raw)
 				}
-				if end := waitFor(t, at, cancelled.Handle, handoff.Cancelled); !end.error {
+				if end := waitFor(t, at, cancelled.Handle, handofftext.Cancelled); !end.error {
 					t.Errorf("that was cancelled: %s", end.raw.Raw)
 				}
 			}
@@ -940,7 +942,7 @@ func TestHandOffOnAnyNode(t *testing.T) {
 				return again != nil
 			})
 			again.release(1)[0].Result(result("again"))
-			if end := waitFor(t, legacy, safe.Handle, handoff.Completed); end.text != "again" {
+			if end := waitFor(t, legacy, safe.Handle, handofftext.Completed); end.text != "again" {
 				t.Errorf("that is safe: %s", end.raw.Raw)
 			}
 			for _, id := range []string{"unsafe", "ended", "cancelled"} {

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"holdfast/backend/message"
-	"holdfast/internal/feature/handoff"
+	"holdfast/internal/feature/handofftext"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
@@ -28,7 +28,7 @@ func TestHandOffModernResume(t *testing.T) {
 	}
 	held.Result(result("whole"))
 	h := &modernHost{peer: p}
-	if end := waitFor(t, h, handles[0], handoff.Completed); end.text != "whole" || handles[1] != handles[0] {
+	if end := waitFor(t, h, handles[0], handofftext.Completed); end.text != "whole" || handles[1] != handles[0] {
 		t.Errorf("handles %q, and at the end %s", handles, end.raw.Raw)
 	}
 	if is := tellOf(t, mcptest.Parse(p.comes(token, comesBack).all().response())); is.Handle != handles[0] {
@@ -67,12 +67,12 @@ func TestHandOffAsksNodeLost(t *testing.T) {
 
 	f.nodes[0].kill()
 	legacy.peer, modern.peer = legacy.at(f.nodes[1]), modern.at(f.nodes[1])
-	if now := waitFor(t, legacy, of.Handle, handoff.Working); len(now.more) > 0 {
+	if now := waitFor(t, legacy, of.Handle, handofftext.Working); len(now.more) > 0 {
 		t.Errorf("after the loss: %s after %v", now.raw.Raw, now.more)
 	}
-	waitFor(t, modern, ofModern.Handle, handoff.Working)
+	waitFor(t, modern, ofModern.Handle, handofftext.Working)
 	// The requestState may be invalid by now: then the client gets an error.
-	if m, _ := modern.ask("tools/call", modern.answering(ofModern.Handle, lostModern)); !strings.Contains(string(m.Raw), `"code":-32602`) && tellOf(t, m).Status != handoff.Working {
+	if m, _ := modern.ask("tools/call", modern.answering(ofModern.Handle, lostModern)); !strings.Contains(string(m.Raw), `"code":-32602`) && tellOf(t, m).Status != handofftext.Working {
 		t.Errorf("answered too late: %s", m.Raw)
 	}
 	if r := legacy.post(lost.answer()); r.status != http.StatusAccepted {
@@ -84,11 +84,11 @@ func TestHandOffAsksNodeLost(t *testing.T) {
 		if jsonrpc.String(jsonrpc.Field(again.Params, "arguments", "key")) == "legacy" {
 			q := legacy.asked(t, of.Handle)
 			legacy.post(q.answer())
-			end = waitFor(t, legacy, of.Handle, handoff.Completed)
+			end = waitFor(t, legacy, of.Handle, handofftext.Completed)
 		} else {
 			q := modern.asked(t, ofModern.Handle)
 			modern.ask("tools/call", modern.answering(ofModern.Handle, q))
-			end = waitFor(t, modern, ofModern.Handle, handoff.Completed)
+			end = waitFor(t, modern, ofModern.Handle, handofftext.Completed)
 		}
 		if !strings.Contains(end.text, "accept") {
 			t.Errorf("at the end: %s", end.raw.Raw)
@@ -111,7 +111,7 @@ func (q question) answer() string {
 func (p *posting) asked(t *testing.T, handle string) (q question) {
 	t.Helper()
 	mcptest.Eventually(t, "the question", time.Minute, func() bool {
-		for _, m := range wait(t, p, handoff.ToolWait, handle, "").more {
+		for _, m := range wait(t, p, handofftext.ToolWait, handle, "").more {
 			if m.Method == "elicitation/create" {
 				q = question{m}
 			}
@@ -124,7 +124,7 @@ func (p *posting) asked(t *testing.T, handle string) (q question) {
 func (p *modernHost) asked(t *testing.T, handle string) (q question) {
 	t.Helper()
 	mcptest.Eventually(t, "the question", time.Minute, func() bool {
-		q.message, _ = p.ask("tools/call", toolCall(handoff.ToolWait, fmt.Sprintf(`{"handle":%q}`, handle)))
+		q.message, _ = p.ask("tools/call", toolCall(handofftext.ToolWait, fmt.Sprintf(`{"handle":%q}`, handle)))
 		return strings.Contains(string(q.message.Raw), `"resultType":"input_required"`) || t.Failed()
 	})
 	return q
@@ -133,5 +133,5 @@ func (p *modernHost) asked(t *testing.T, handle string) (q question) {
 // answering returns the params of a call of holdfast_wait with the answer.
 func (p *modernHost) answering(handle string, q question) string {
 	result := jsonrpc.Field(q.message.Raw, "result")
-	return with(toolCall(handoff.ToolWait, fmt.Sprintf(`{"handle":%q}`, handle)), answering(result, jsonrpc.String(jsonrpc.Field(result, "requestState"))))
+	return with(toolCall(handofftext.ToolWait, fmt.Sprintf(`{"handle":%q}`, handle)), answering(result, jsonrpc.String(jsonrpc.Field(result, "requestState"))))
 }

@@ -24,7 +24,7 @@ import (
 	"holdfast/backend/message"
 	"holdfast/internal/cluster"
 	"holdfast/internal/engine/memory"
-	"holdfast/internal/feature/handles"
+	"holdfast/internal/feature/handoff"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/observe/observetest"
 	"holdfast/internal/revival"
@@ -115,7 +115,7 @@ func (n *node) serve(c *config, store stream.Store) *httptest.Server {
 	c.session.Observers = append(c.session.Observers, observetest.New(n.t))
 	c.server.Observers = c.session.Observers
 	if c.session.Addition == nil {
-		c.session.Addition = handles.New(nil)
+		c.session.Addition = handoff.New(nil)
 	}
 	if c.backend == nil {
 		c.backend = message.New(n.script)

@@ -14,8 +14,8 @@ import (
 	"holdfast/internal/protocol"
 	"holdfast/internal/reading"
 	"holdfast/internal/server/answering"
-	"holdfast/internal/server/copying"
 	"holdfast/internal/server/exchange"
+	"holdfast/internal/server/streaming"
 	"holdfast/internal/server/websocket"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
@@ -41,7 +41,7 @@ func (h *Handler) stream(w http.ResponseWriter, x *exchange.Exchange, o *outcome
 	switch {
 	case o.kind == outcomePair:
 		h.leftPair(x, began)
-	case errors.Is(began, copying.ErrGoesOn):
+	case errors.Is(began, streaming.ErrGoesOn):
 		h.goOn(w, x, c)
 	}
 	return nil
@@ -51,7 +51,7 @@ func (h *Handler) stream(w http.ResponseWriter, x *exchange.Exchange, o *outcome
 // no event id to come back with.
 //
 //go:noinline
-func (h *Handler) goOn(w http.ResponseWriter, x *exchange.Exchange, c *copying.Events) {
+func (h *Handler) goOn(w http.ResponseWriter, x *exchange.Exchange, c *streaming.Events) {
 	if _, ok := w.(*placement.Answer); ok {
 		return // the placement that made w continues the stream
 	}
@@ -67,7 +67,7 @@ func (h *Handler) goOn(w http.ResponseWriter, x *exchange.Exchange, c *copying.E
 // answered. It is a function of its own so that the stack of a call that waits stays small.
 //
 //go:noinline
-func (h *Handler) openStream(w http.ResponseWriter, x *exchange.Exchange, o *outcome) (c *copying.Events, began, err error) {
+func (h *Handler) openStream(w http.ResponseWriter, x *exchange.Exchange, o *outcome) (c *streaming.Events, began, err error) {
 	c = h.responses.To(w, x, o.Session)
 	c.Call = o.Call
 	c.Stays = o.kind != outcomePair && !c.Via.IsMuxed()
@@ -107,11 +107,11 @@ func (h *Handler) openStream(w http.ResponseWriter, x *exchange.Exchange, o *out
 // openCall is openStream for a call that has begun, which is read from its beginning. A
 // stored call's messages go to the backend once the client can ask for the call again,
 // and not at all if its stream can't be read.
-func (h *Handler) openCall(w http.ResponseWriter, x *exchange.Exchange, o *outcome, c *copying.Events) (_ *copying.Events, began, err error) {
+func (h *Handler) openCall(w http.ResponseWriter, x *exchange.Exchange, o *outcome, c *streaming.Events) (_ *streaming.Events, began, err error) {
 	stored := o.kind != outcomeLight
 	if o.Call.Method() == "initialize" {
 		c.Primes = false // the revision is not settled
-		c.Wants = copying.WantsInitialize
+		c.Wants = streaming.WantsInitialize
 	}
 	if err := c.Read(x.HTTP.Context(), stream.Cursor{Stream: stream.ID{Number: o.Call.Number()}}); err != nil {
 		if stored {
@@ -162,7 +162,7 @@ func (h *Handler) unreadable(w http.ResponseWriter, x *exchange.Exchange, call *
 // may have lost track of a call on another connection: some clients forget the id that they resumed
 // with if the connection ends before the next id, and come back with nothing but the session. Both
 // connections then read the standalone stream in turns, and either may continue the call.
-func (h *Handler) readOn(x *exchange.Exchange, o *outcome, c *copying.Events) error {
+func (h *Handler) readOn(x *exchange.Exchange, o *outcome, c *streaming.Events) error {
 	h.speakAs(x, o.Session, c)
 	c.URL = x.Purpose == exchange.ForStream || x.Purpose == exchange.ForAnswers
 	c.Continues = x.Continues
@@ -172,7 +172,7 @@ func (h *Handler) readOn(x *exchange.Exchange, o *outcome, c *copying.Events) er
 	}
 	c.Link()
 	if o.at.Stream.Number != 0 {
-		c.Wants = copying.WantsResume
+		c.Wants = streaming.WantsResume
 		if !c.Continues {
 			o.Session.CameBack(o.at.Stream.Number, c.Connection())
 		}
@@ -182,7 +182,7 @@ func (h *Handler) readOn(x *exchange.Exchange, o *outcome, c *copying.Events) er
 
 // forgotten answers a client that comes back for a call that no node knows any more, if its event id names the request: with an error,
 // at once. Without that, the client might come back again and again until it gives up. forgotten reports whether it has answered.
-func (h *Handler) forgotten(w http.ResponseWriter, x *exchange.Exchange, o *outcome, c *copying.Events, err error) bool {
+func (h *Handler) forgotten(w http.ResponseWriter, x *exchange.Exchange, o *outcome, c *streaming.Events, err error) bool {
 	if x.Continues || c.Via.IsMuxed() || !errors.Is(err, stream.ErrNotFound) && !errors.Is(err, stream.ErrTrimmed) {
 		return false
 	}
@@ -229,7 +229,7 @@ func (h *Handler) decodeGet(w http.ResponseWriter, x *exchange.Exchange) bool {
 
 // speakAs makes c write by the rules of the client's own revision: the stream may be of
 // another session than the client's.
-func (h *Handler) speakAs(x *exchange.Exchange, s *session.Session, c *copying.Events) {
+func (h *Handler) speakAs(x *exchange.Exchange, s *session.Session, c *streaming.Events) {
 	if x.From != nil && x.From.Revision != "" {
 		c.Primes = protocol.Primes(x.From.Revision)
 		return
@@ -302,12 +302,12 @@ func (h *Handler) streamAt(x *exchange.Exchange) (at stream.Cursor, err error) {
 	if !h.mayRead(x, s) {
 		return at, session.ErrNotFound
 	}
-	at, err = copying.CursorOf(s, x.Place())
+	at, err = streaming.CursorOf(s, x.Place())
 	if errors.Is(err, ticket.ErrBadEvent) {
 		return at, session.ErrNotFound // a client that guesses URLs learns nothing
 	}
 	if err == nil && x.Last != "" {
-		at, err = copying.CursorAfter(x.HTTP.Context(), s, at.Stream.Number, x.Last)
+		at, err = streaming.CursorAfter(x.HTTP.Context(), s, at.Stream.Number, x.Last)
 	}
 	return at, err
 }
@@ -362,7 +362,7 @@ func (h *Handler) plain(w http.ResponseWriter, x *exchange.Exchange, o *outcome)
 	}
 	err = c.Respond(r.Context(), x, o.Call)
 	switch {
-	case errors.Is(err, copying.ErrNotPlain):
+	case errors.Is(err, streaming.ErrNotPlain):
 		c.Link()
 		if err = c.Open(nil, false); err == nil {
 			err = c.Copy(r.Context())

@@ -9,9 +9,9 @@ import (
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
 	"holdfast/internal/server/answering"
-	"holdfast/internal/server/copying"
 	"holdfast/internal/server/exchange"
 	"holdfast/internal/server/modernfront"
+	"holdfast/internal/server/streaming"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 )
@@ -123,7 +123,7 @@ func (h *Handler) startCall(x *exchange.Exchange, o *outcome) (err error) {
 		o.kind = outcomeCall
 	default: // the call was begun before: from the client's last event, or from the oldest that is kept
 		o.kind = outcomeStream
-		o.at, err = copying.CursorAfter(x.HTTP.Context(), o.Session, o.Number, x.Last)
+		o.at, err = streaming.CursorAfter(x.HTTP.Context(), o.Session, o.Number, x.Last)
 	}
 	return err
 }

@@ -7,8 +7,8 @@ import (
 
 	"holdfast/internal/feature/resume"
 	"holdfast/internal/protocol"
-	"holdfast/internal/server/copying"
 	"holdfast/internal/server/exchange"
+	"holdfast/internal/server/streaming"
 	"holdfast/internal/session"
 	"holdfast/internal/whereabouts"
 	"holdfast/jsonrpc"
@@ -35,7 +35,7 @@ func (h *Handler) startRequest(x *exchange.Exchange, o *outcome) (err error) {
 	}
 	if m.Method == protocol.MethodResume {
 		o.kind = outcomeStream
-		o.Session, o.at, err = copying.ResumedAt(x.HTTP.Context(), h.sessions, x.Principal, m, x.Last)
+		o.Session, o.at, err = streaming.ResumedAt(x.HTTP.Context(), h.sessions, x.Principal, m, x.Last)
 	} else {
 		o.kind = outcomeAnswer
 		o.body, err = h.startStatus(x)

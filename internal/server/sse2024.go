@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"holdfast/internal/protocol"
-	"holdfast/internal/server/copying"
 	"holdfast/internal/server/exchange"
+	"holdfast/internal/server/streaming"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
@@ -109,7 +109,7 @@ func (h *Handler) decodePairMessages(w http.ResponseWriter, x *exchange.Exchange
 }
 
 // readPair makes c read a session's one stream, and returns the first event to write.
-func (h *Handler) readPair(x *exchange.Exchange, o *outcome, c *copying.Events) (first []byte, err error) {
+func (h *Handler) readPair(x *exchange.Exchange, o *outcome, c *streaming.Events) (first []byte, err error) {
 	s := x.Session
 	c.Primes = false
 	if err := c.Read(x.HTTP.Context(), o.at); err != nil {
@@ -125,7 +125,7 @@ func (h *Handler) readPair(x *exchange.Exchange, o *outcome, c *copying.Events) 
 // leftPair is called when the connection that read a session's one stream has ended. If the client left before it initialized the
 // session, the session ends: the client has no reason to come back.
 func (h *Handler) leftPair(x *exchange.Exchange, err error) {
-	if !errors.Is(err, copying.ErrComeBack) && !errors.Is(err, copying.ErrSuperseded) && !x.Session.Moved() {
+	if !errors.Is(err, streaming.ErrComeBack) && !errors.Is(err, streaming.ErrSuperseded) && !x.Session.Moved() {
 		h.sessions.Abandon(x.Session)
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"holdfast/internal/config"
-	"holdfast/internal/feature/handoff"
+	"holdfast/internal/feature/handofftext"
 	"holdfast/internal/feature/hosts"
 	"holdfast/internal/merge"
 )
@@ -13,7 +13,7 @@ import (
 // time in the configuration, or else after.
 func (s *Set) HandOffAfter(name, tool string, after time.Duration) time.Duration {
 	t := s.table.Load()
-	if name == config.MergedName && handoff.IsTool(tool) {
+	if name == config.MergedName && handofftext.IsTool(tool) {
 		shortest := after
 		for _, one := range t.order {
 			shortest = shorter(shortest, one.handOffAfter(tool, after))
@@ -43,11 +43,11 @@ func (s *server) handOffAfter(tool string, after time.Duration) time.Duration {
 	own, _ := unprefixed(conf, tool)
 	shortest := after
 	for _, p := range conf.HandoffAfter {
-		if shortest = shorter(shortest, p.For); !handoff.IsTool(tool) && matchesOne(p.Pattern, own) {
+		if shortest = shorter(shortest, p.For); !handofftext.IsTool(tool) && matchesOne(p.Pattern, own) {
 			return p.For
 		}
 	}
-	if handoff.IsTool(tool) {
+	if handofftext.IsTool(tool) {
 		return shortest
 	}
 	return after

@@ -17,7 +17,7 @@ import (
 	"holdfast/backend/remote"
 	"holdfast/client"
 	"holdfast/internal/config"
-	"holdfast/internal/outage"
+	"holdfast/internal/outagelog"
 	"holdfast/internal/protocol"
 	"holdfast/internal/redact"
 )
@@ -32,7 +32,7 @@ type runner interface {
 // newRunner returns the runner of a server.
 func newRunner(conf *config.Server, log *slog.Logger) runner {
 	if conf.Type == config.Stdio {
-		starts := outage.StartsOf(log)
+		starts := outagelog.StartsOf(log)
 		return &command{conf: conf, log: slog.New(starts), starts: starts}
 	}
 	transport := map[string]client.Transport{config.Any: client.Auto, config.HTTP: client.HTTP, config.SSE: client.SSE}[conf.Type]
@@ -52,7 +52,7 @@ func (elsewhere) close() {}
 type command struct {
 	conf   *config.Server
 	log    *slog.Logger
-	starts *outage.Starts // the handler of log: the process backend has it, too
+	starts *outagelog.Starts // the handler of log: the process backend has it, too
 
 	mu     sync.Mutex
 	inner  *process.Backend // nil until it is needed

@@ -9,9 +9,9 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/again"
+	"holdfast/internal/backpressure"
 	"holdfast/internal/journal"
 	"holdfast/internal/observe"
-	"holdfast/internal/pace"
 	"holdfast/internal/protocol"
 	"holdfast/internal/reading"
 	"holdfast/internal/spans"
@@ -44,9 +44,9 @@ type Call struct {
 	refused error               // how the backend has refused the call: a [protocol.Unauthorized], or nil
 
 	client   clientWait
-	pace     pace.Pace      // of the call's reader
-	standing again.Standing // towards other calls like this one
-	track    journal.Track  // how far the store has the call's entries
+	pace     backpressure.Pace // of the call's reader
+	standing again.Standing    // towards other calls like this one
+	track    journal.Track     // how far the store has the call's entries
 }
 
 // standalone is the number of the stream for messages that belong to no call.

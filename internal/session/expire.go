@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"holdfast/internal/departure"
+	"holdfast/internal/handover"
 	"holdfast/internal/reading"
 	"holdfast/internal/tools"
 	"holdfast/stream"
@@ -71,7 +71,7 @@ func (m *Manager) endAs(s *Session, to sessionState, why error) {
 	}
 	if s.use.readers.Load() == 0 && !lingers || !m.work.Go(func() {
 		if lingers {
-			m.work.WaitFor(reading.FollowFor, func() bool { return m.work.Reached(departure.HandingOver) || !s.streams.HasFollowers() })
+			m.work.WaitFor(reading.FollowFor, func() bool { return m.work.Reached(handover.HandingOver) || !s.streams.HasFollowers() })
 			m.stopLingering(s)
 		}
 		m.work.WaitFor(lingerFor, func() bool { return s.use.readers.Load() == 0 })
@@ -170,7 +170,7 @@ func (m *Manager) expire() {
 			}
 			m.fallAsleep(sleepy)
 			m.rest(quiet)
-			departure.Each(due, departure.Parallel, func(s *Session) {
+			handover.Each(due, handover.Parallel, func(s *Session) {
 				switch { // looked at again: the session may have waited for others
 				case expires(s, now) && m.retire(s):
 					m.logger.Debug("session expired", "session", s.Name())

@@ -1,12 +1,12 @@
 package session
 
 import (
+	"holdfast/internal/deferred"
 	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/feature/resume"
 	"holdfast/internal/feature/webhook"
+	"holdfast/internal/ownprogress"
 	"holdfast/internal/protocol"
-	"holdfast/internal/pulse"
-	"holdfast/internal/watched"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -15,14 +15,14 @@ import (
 type record struct {
 	key      *idempotency.Record // nil if the call was begun without an idempotency key
 	untold   *webhook.Call       // the outcomes for its webhooks; nil if it has no webhooks
-	watched  *watched.Call       // nil if the client has no name for the call; written with Session.mu and Call.mu held
+	watched  *deferred.Call      // nil if the client has no name for the call; written with Session.mu and Call.mu held
 	inherits *inheritance        // nil if the call is no heir, and none of its requests may pass to one
 	rounds   *rounds             // nil if the request is not kept to be made again; guarded by Session.mu
 	resume   *resume.Call        // nil if the client can't resume the call (SEP-975); it does not change after Begin
 	// guest is the session that the requests came from; "": the call's own. It does not change after Begin.
 	guest stream.SessionKey
 
-	pulses []*pulse.Pulse // of the requests that get progress of our own; guarded by Session.mu
+	pulses []*ownprogress.Pulse // of the requests that get progress of our own; guarded by Session.mu
 
 	// The progress that was sent before the session was taken over, if the call was made again then; guarded by Session.mu.
 	progress progress

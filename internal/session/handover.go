@@ -7,21 +7,21 @@ import (
 	"slices"
 	"time"
 
-	"holdfast/internal/departure"
+	"holdfast/internal/handover"
 	"holdfast/internal/moves"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
 
-// departing makes a session a [departure.Session].
+// departing makes a session a [handover.Session].
 type departing struct{ *Session }
 
 // newDeparture returns the departure of the manager's node.
-func newDeparture(m *Manager) *departure.Departure {
-	return departure.New(&m.work, departure.Options{
+func newDeparture(m *Manager) *handover.Departure {
+	return handover.New(&m.work, handover.Options{
 		Shared: m.shared != nil, Logger: m.logger, Calls: m.Calls, AwaitArrivals: m.awaitTakeOvers,
-		Sessions: func() (all []departure.Session) {
+		Sessions: func() (all []handover.Session) {
 			for _, s := range m.all() {
 				all = append(all, departing{s})
 			}
@@ -34,19 +34,19 @@ func newDeparture(m *Manager) *departure.Departure {
 // in the session, admit hands it over now: clients that make one call right after the other leave no other gap.
 func (d departing) admit(msgs []jsonrpc.Message) error {
 	switch d.m.work.State() {
-	case departure.WaitingAlone:
+	case handover.WaitingAlone:
 		if slices.ContainsFunc(msgs, func(x jsonrpc.Message) bool {
 			return x.Kind == jsonrpc.Request && !protocol.RetrySafe(x.Method, nil)
 		}) {
 			return ErrClosing
 		}
-	case departure.HandingOver:
+	case handover.HandingOver:
 		begun := false
 		locked(d.Session, func() { begun = d.backend.initialize != nil })
 		if !begun || d.Busy() {
 			return nil
 		}
-		d.m.work.WaitFor(departure.Tick, func() bool { return !d.streams.Lags() }) // a client may be faster than our readers
+		d.m.work.WaitFor(handover.Tick, func() bool { return !d.streams.Lags() }) // a client may be faster than our readers
 		if d.HandOver(); d.Moved() {
 			return ErrMoved
 		}

@@ -11,20 +11,20 @@ import (
 	"holdfast/backend"
 	"holdfast/internal/admission"
 	"holdfast/internal/again"
+	"holdfast/internal/backpressure"
 	"holdfast/internal/caller"
 	"holdfast/internal/clientkind"
-	"holdfast/internal/departure"
+	"holdfast/internal/deferred"
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/feature/resume"
 	"holdfast/internal/feature/webhook"
+	"holdfast/internal/handover"
 	"holdfast/internal/journal"
 	"holdfast/internal/moves"
-	"holdfast/internal/pace"
 	"holdfast/internal/processes"
 	"holdfast/internal/reading"
 	"holdfast/internal/tools"
-	"holdfast/internal/watched"
 	"holdfast/internal/whereabouts"
 	"holdfast/stream"
 )
@@ -32,17 +32,17 @@ import (
 // A Manager holds the sessions of one endpoint. Its methods may be called
 // concurrently.
 //
-// A [departure.State] says which work it still takes on.
+// A [handover.State] says which work it still takes on.
 type Manager struct {
 	opts       Options
 	store      stream.Store
-	journal    journal.Options // of the logs of sessions
-	untold     webhook.Options // of the outcomes that webhooks are told
-	reading    reading.Options // of their streams
-	watched    watched.Options // of calls that are asked for by a name
-	shared     shared.Store    // the store, if other nodes take its sessions over; else nil
-	many       manyServers     // the backend, if it has many servers; else nil
-	listTeller listTeller      // the backend, if the lists of its servers may change
+	journal    journal.Options  // of the logs of sessions
+	untold     webhook.Options  // of the outcomes that webhooks are told
+	reading    reading.Options  // of their streams
+	watched    deferred.Options // of calls that are asked for by a name
+	shared     shared.Store     // the store, if other nodes take its sessions over; else nil
+	many       manyServers      // the backend, if it has many servers; else nil
+	listTeller listTeller       // the backend, if the lists of its servers may change
 	userCode
 	keys      *idempotency.Keys
 	resumes   resume.Requests[*Session]
@@ -55,9 +55,9 @@ type Manager struct {
 	limits
 	load
 	times
-	work      departure.Work       // goroutines that Close waits for
-	Departure *departure.Departure // of its sessions, at the end of the node
-	waiters   sync.Pool            // see [Waiter]
+	work      handover.Work       // goroutines that Close waits for
+	Departure *handover.Departure // of its sessions, at the end of the node
+	waiters   sync.Pool           // see [Waiter]
 
 	Kinds clientkind.Table
 
@@ -72,7 +72,7 @@ type Manager struct {
 
 // limits are bounds that depend on the store.
 type limits struct {
-	pace   pace.Options
+	pace   backpressure.Options
 	keeper keeper // the store, if it counts the bytes that sessions hold; else nil
 }
 
@@ -96,7 +96,7 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 		userCode:  userCode{backend, opts.OnEnded, opts.Safe, opts.Logger},
 		load:      load{most: opts.MaxCalls, share: opts.shareOf(opts.MaxCalls), ofSession: opts.SessionMax},
 		times:     times{zero: time.Now().Add(-time.Hour)}, // so that 0 is long ago
-		work:      departure.NewWork(),
+		work:      handover.NewWork(),
 		roster:    newRoster(&opts),
 		processes: processes.Bound{Options: processes.Options{Most: opts.MaxProcesses, Share: opts.shareOf(opts.MaxProcesses), Busy: ErrBusy}},
 		takeOvers: takeOvers{takers: make(chan struct{}, takers), moves: moves.Log{Logger: opts.Logger}},
@@ -118,7 +118,7 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 	if bounded, ok := store.(interface{ StreamBytes() int64 }); ok {
 		m.pace.Kept = bounded.StreamBytes()
 	}
-	m.pace.Room, _ = store.(pace.Room)
+	m.pace.Room, _ = store.(backpressure.Room)
 	m.pace.Quit = m.work.Quit()
 	m.keeper, _ = store.(keeper)
 	m.many, _ = backend.(manyServers)
@@ -131,7 +131,7 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 	m.resumes.Sessions, m.resumes.Options = resumeSessions{m}, resume.Options{MinWait: opts.MinWait, MaxWait: opts.MaxWait, TTL: opts.TTL, Keep: opts.Keep}
 	m.openFlights()
 	m.reading = reading.Options{Store: m.store, Shared: m.shared != nil, Observed: m.opts.Observers != nil, IsOld: isProgress}
-	m.watched = watched.Options{Context: m.work.Context(), Keep: m.KeepEnded(), NotFound: ErrNotFound, Progress: progressText}
+	m.watched = deferred.Options{Context: m.work.Context(), Keep: m.KeepEnded(), NotFound: ErrNotFound, Progress: progressText}
 	m.watchServers()
 	m.work.Go(m.expire)
 	return m
@@ -224,7 +224,7 @@ func (m *Manager) begin(r *http.Request, principal caller.Principal, kind kind, 
 
 // list puts a new session on record, and counts work until work.Done. If there are too many sessions it ends unused ones.
 func (m *Manager) list(s *Session) error {
-	start := func(err error) error { return m.work.StartBefore(departure.Stopped, err) }
+	start := func(err error) error { return m.work.StartBefore(handover.Stopped, err) }
 	err := m.add(s, start)
 	if errors.Is(err, ErrBusy) && m.endUnused(s.tenant) {
 		err = m.add(s, start)

@@ -14,9 +14,9 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/caller"
-	"holdfast/internal/departure"
 	"holdfast/internal/engine/memory"
-	"holdfast/internal/feature/handoff"
+	"holdfast/internal/feature/handofftext"
+	"holdfast/internal/handover"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -74,12 +74,12 @@ func TestLimitsAboutBegun(t *testing.T) {
 	if err := try(3, "other"); !errors.Is(err, ErrBusy) {
 		t.Errorf("another call: %v", err)
 	}
-	for id, name := range map[int]string{4: handoff.ToolWait, 5: handoff.ToolCancel} {
+	for id, name := range map[int]string{4: handofftext.ToolWait, 5: handofftext.ToolCancel} {
 		if err := try(id, name); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := try(6, handoff.ToolCancel); !errors.Is(err, ErrBusy) {
+	if err := try(6, handofftext.ToolCancel); !errors.Is(err, ErrBusy) {
 		t.Errorf("one more than there are calls: %v", err)
 	}
 	s.offers.Store(1)
@@ -283,7 +283,7 @@ func TestIdleNoMore(t *testing.T) {
 		h := newHouse(t, Options{TTL: time.Minute}, func(s stream.Store) stream.Store { return slowDelete{s, gate} })
 		defer h.close()
 		var all []*Session
-		for range 2 * departure.Parallel {
+		for range 2 * handover.Parallel {
 			all = append(all, h.open(""))
 		}
 		time.Sleep(2 * time.Minute)
@@ -294,13 +294,13 @@ func TestIdleNoMore(t *testing.T) {
 				ended++
 			}
 		}
-		if ended != departure.Parallel {
-			t.Fatalf("%d sessions are being ended, want %d", ended, departure.Parallel)
+		if ended != handover.Parallel {
+			t.Fatalf("%d sessions are being ended, want %d", ended, handover.Parallel)
 		}
 		close(gate)
 		synctest.Wait()
-		if n := h.Sessions(); n != departure.Parallel {
-			t.Errorf("%d sessions are left, want %d", n, departure.Parallel)
+		if n := h.Sessions(); n != handover.Parallel {
+			t.Errorf("%d sessions are left, want %d", n, handover.Parallel)
 		}
 	})
 }

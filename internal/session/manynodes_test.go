@@ -14,10 +14,10 @@ import (
 
 	"holdfast/backend/message"
 	"holdfast/internal/caller"
-	"holdfast/internal/departure"
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
 	"holdfast/internal/feature/idempotency"
+	"holdfast/internal/handover"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/observe"
 	"holdfast/internal/observe/observetest"
@@ -106,7 +106,7 @@ func (f *fleet) stop(n *member, kill bool) {
 	f.ends.Go(func() {
 		began, stood := time.Now(), mcptest.Standstill()
 		defer func() {
-			if d := time.Since(began) - stood(); d >= departure.ClosePatience {
+			if d := time.Since(began) - stood(); d >= handover.ClosePatience {
 				f.t.Errorf("a node took %v to stop", d)
 			}
 		}()

@@ -11,7 +11,7 @@ import (
 	"holdfast/internal/feature/webhook"
 	"holdfast/internal/limit"
 	"holdfast/internal/observe"
-	"holdfast/internal/outage"
+	"holdfast/internal/outagelog"
 	"holdfast/internal/revival"
 )
 
@@ -21,7 +21,7 @@ type Shared struct {
 	Flight    *budget.Flight    // counts the bytes of requests in flight, and of messages that wait to be stored; nil: they are not counted
 	Limits    *limit.Limiter    // bounds the calls that clients begin; nil: no bound
 	Observers observe.Observers // are told of sessions, calls, readers and refused requests; nil: there are none
-	Outage    *outage.Outage    // counts the sessions and calls that are lost or refused while the store is away; may be nil
+	Outage    *outagelog.Outage // counts the sessions and calls that are lost or refused while the store is away; may be nil
 	Logger    *slog.Logger      // slog.Default()
 }
 

@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"holdfast/internal/departure"
 	"holdfast/internal/engine/shared"
+	"holdfast/internal/handover"
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
 	"holdfast/stream"
@@ -122,7 +122,7 @@ func (m *Manager) VerifySession(key stream.SessionKey) {
 // those that another node has taken: for after a pause of this process, or of the store.
 func (m *Manager) Verify(ctx context.Context) {
 	used := slices.DeleteFunc(m.all(), func(s *Session) bool { return s.use.readers.Load() == 0 && !s.Busy() })
-	departure.Each(used, departure.Parallel, func(s *Session) { _ = s.checkOwner(ctx) }) // else it is found out with the next append
+	handover.Each(used, handover.Parallel, func(s *Session) { _ = s.checkOwner(ctx) }) // else it is found out with the next append
 }
 
 // checkOwner asks the store which node owns the session, and forgets the session if another does: the error

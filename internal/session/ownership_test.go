@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"holdfast/internal/caller"
-	"holdfast/internal/departure"
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/feature/idempotency"
+	"holdfast/internal/handover"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/whereabouts"
 	"holdfast/jsonrpc"
@@ -446,7 +446,7 @@ func TestHandOverBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newShelf()
 		a := f.add(t, "a", safeTools())
-		for range 3 * departure.CutAtOnce {
+		for range 3 * handover.CutAtOnce {
 			s := a.open("alice")
 			c := begin(t, s, false, request(1))
 			if _, err := s.Read(t.Context(), c.Number(), 0, 0, make(chan struct{}, 1)); err != nil { // this reader is stuck
@@ -457,8 +457,8 @@ func TestHandOverBounded(t *testing.T) {
 		stop()
 		began := time.Now()
 		_ = a.Departure.HandOver(ctx)
-		if took := time.Since(began); took < departure.ReadersGrace || took > 5*departure.ReadersGrace/4 {
-			t.Errorf("it took %v, want %v", took, departure.ReadersGrace)
+		if took := time.Since(began); took < handover.ReadersGrace || took > 5*handover.ReadersGrace/4 {
+			t.Errorf("it took %v, want %v", took, handover.ReadersGrace)
 		}
 		if n := a.Sessions(); n > 0 {
 			t.Errorf("%d sessions are left", n)
@@ -505,7 +505,7 @@ func TestHandOverBetween(t *testing.T) {
 	}
 	var handsOver sync.WaitGroup
 	handsOver.Go(func() { _ = a.Departure.HandOver(t.Context()) }) // HandOver does not look at the sessions just now
-	mcptest.Eventually(t, "HandOver", time.Minute, func() bool { return a.work.State() == departure.HandingOver })
+	mcptest.Eventually(t, "HandOver", time.Minute, func() bool { return a.work.State() == handover.HandingOver })
 	second := begin(t, s, false, request(2)) // the request begins, as a call is in flight
 	a.desk.last().say(c, `{"jsonrpc":"2.0","id":1,"result":"done"}`)
 	a.desk.last().say(second, `{"jsonrpc":"2.0","id":2,"result":"done"}`)

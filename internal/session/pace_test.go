@@ -7,9 +7,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"holdfast/internal/backpressure"
 	"holdfast/internal/engine/memory"
 	"holdfast/internal/mcptest"
-	"holdfast/internal/pace"
 	"holdfast/internal/reading"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -72,7 +72,7 @@ func TestPace(t *testing.T) {
 					time.Sleep(2 * time.Millisecond) // the reader is slow
 					r.Delivered()
 				}
-				if d := <-said; d > pace.Most {
+				if d := <-said; d > backpressure.Most {
 					t.Errorf("the backend was held up for %v", d)
 				}
 			})

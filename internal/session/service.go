@@ -8,8 +8,8 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/caller"
+	"holdfast/internal/deferred"
 	"holdfast/internal/ticket"
-	"holdfast/internal/watched"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -53,12 +53,12 @@ type deferrer interface {
 	// Defers reports whether the service defers the call of a request.
 	Defers(m *jsonrpc.Message) bool
 	// Begun returns the service's record of a deferred call, which no other goroutine knows yet.
-	Begun(s *Session) watched.Deferred
+	Begun(s *Session) deferred.Deferred
 	// Restored is Begun for a call that is restored from its note; nil: the call was not deferred.
-	Restored(s *Session, note []byte) watched.Deferred
+	Restored(s *Session, note []byte) deferred.Deferred
 	// Deferral returns the response that the client gets at once, to the request with the id. The other
-	// arguments are as [watched.Calls.Deferred] returns them.
-	Deferral(id []byte, d watched.Deferred, st *watched.Standing, err error) []byte
+	// arguments are as [deferred.Calls.Deferred] returns them.
+	Deferral(id []byte, d deferred.Deferred, st *deferred.Standing, err error) []byte
 }
 
 // offered calls yield for each service that is offered to the session's clients.
@@ -194,7 +194,7 @@ func (m *Manager) ListHere(ctx context.Context, principal caller.Principal, in R
 }
 
 // deferred returns the record of the service that has deferred the call, or nil. It does not change.
-func (c *Call) deferred() watched.Deferred {
+func (c *Call) deferred() deferred.Deferred {
 	if c.s.modern != "" || c.record == nil || c.record.watched == nil {
 		return nil
 	}

@@ -5,10 +5,10 @@
 // to the store, and a [reading.Reader] reads it there. The only other way from a backend to a
 // client is the response of a light call, which its one waiter takes from memory.
 //
-// The tables in state.go and recovery.go have the states of sessions and calls, and all transitions.
+// The tables in state.go and redelivery.go have the states of sessions and calls, and all transitions.
 //
 // Locks, in the order in which they may be taken: Session.mu, that of Session.requests, Call.mu, then those of Session.asked, offering and held, that of untold outcomes, that of
-// the log, turns.mu, that of resumable requests, that of watched calls, roster.mu or that of processes; carriers.mu and that of [departure.Work] after that, and those of the
+// the log, turns.mu, that of resumable requests, that of watched calls, roster.mu or that of processes; carriers.mu and that of [handover.Work] after that, and those of the
 // streams and of Session.Tools last. Of two calls' locks the standalone stream's comes second. Those of a call's clientWait and pace come after its own. None is held while the
 // store or the backend is called.
 package session
@@ -22,16 +22,16 @@ import (
 	"sync/atomic"
 
 	"holdfast/backend"
-	"holdfast/internal/departure"
+	"holdfast/internal/deferred"
 	"holdfast/internal/feature/resume"
 	"holdfast/internal/feature/webhook"
+	"holdfast/internal/handover"
 	"holdfast/internal/journal"
 	"holdfast/internal/limit"
 	"holdfast/internal/protocol"
 	"holdfast/internal/reading"
 	"holdfast/internal/spans"
 	"holdfast/internal/tools"
-	"holdfast/internal/watched"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -52,7 +52,7 @@ var (
 	// again.
 	ErrNotDelivered = errors.New("the server did not take the message")
 	// ErrClosing refuses sessions and requests while the node is shutting down.
-	ErrClosing = departure.ErrClosing
+	ErrClosing = handover.ErrClosing
 	// ErrRefused wraps a backend's refusal to open a session.
 	ErrRefused = errors.New("the server refused the session")
 )
@@ -79,7 +79,7 @@ type Session struct {
 	offers     atomic.Uint32                  // the services that are offered to its clients: the bit 1<<i for Manager.services[i]
 	ids        atomic.Uint64                  // that were given to requests of a carrier
 	resumes    atomic.Pointer[resume.Session] // nil but for clients of SEP-975
-	Watched    watched.Calls
+	Watched    deferred.Calls
 	untold     *webhook.Session // outcomes that webhooks may have to be told; nil if there are none
 
 	requests requests       // in flight
@@ -187,7 +187,7 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool, from []Orig
 
 // record counts a new call, which has n requests, and puts it on record.
 func (s *Session) record(c *Call, msgs []jsonrpc.Message, n int32, light bool, pass *limit.Pass) error {
-	if s.m.work.Reached(departure.Stopped) {
+	if s.m.work.Reached(handover.Stopped) {
 		return ErrClosing
 	}
 	if err := s.m.admit(s, n, s.aboutBegun(msgs)); err != nil {

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"holdfast/backend"
-	"holdfast/internal/departure"
+	"holdfast/internal/handover"
 	"holdfast/internal/moves"
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
@@ -139,7 +139,7 @@ func isSure(s *Session) bool {
 func (m *Manager) canSleep(s *Session, now time.Duration) bool {
 	after := m.opts.SleepAfter
 	if after <= 0 || m.opts.Revival == nil || s.modern != "" || s.single || s.state() != sessionOpen ||
-		s.use.sinceSeen(now) <= after || !s.use.isIdle() || s.use.isLeft() || s.use.isHeld(now) || !sessionid.MayBe(s.id) || m.work.Reached(departure.HandingOver) {
+		s.use.sinceSeen(now) <= after || !s.use.isIdle() || s.use.isLeft() || s.use.isHeld(now) || !sessionid.MayBe(s.id) || m.work.Reached(handover.HandingOver) {
 		return false
 	}
 	store, ok := m.store.(keepsSaying)
@@ -198,7 +198,7 @@ func (m *Manager) fallAsleep(all []*Session) {
 			break
 		}
 	}
-	departure.Each(all, departure.Parallel, func(s *Session) {
+	handover.Each(all, handover.Parallel, func(s *Session) {
 		ctx, stop := context.WithTimeout(m.work.Context(), storeTimeout)
 		defer stop()
 		c, ok, err := m.opts.Revival.Open(ctx, s.id)

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"holdfast/internal/caller"
-	"holdfast/internal/departure"
+	"holdfast/internal/handover"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/reading"
 	"holdfast/stream"
@@ -199,7 +199,7 @@ func TestDrainStates(t *testing.T) {
 	f := newShelf()
 	n := f.add(t, "a", Options{})
 	n.open("alice")
-	var is []departure.State
+	var is []handover.State
 	look := func() { is = append(is, n.work.State()) }
 	look()
 	n.Departure.DrainAlone(t.Context(), func() bool { look(); return false })
@@ -212,7 +212,7 @@ func TestDrainStates(t *testing.T) {
 	look()
 	n.Close()
 	look()
-	if want := []departure.State{departure.Serving, departure.WaitingAlone, departure.Serving, departure.HandingOver, departure.Stopped, departure.Closed}; !slices.Equal(is, want) {
+	if want := []handover.State{handover.Serving, handover.WaitingAlone, handover.Serving, handover.HandingOver, handover.Stopped, handover.Closed}; !slices.Equal(is, want) {
 		t.Errorf("the states were %d, want %d", is, want)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"net/http"
 	"time"
 
-	"holdfast/internal/departure"
 	"holdfast/internal/engine/shared"
+	"holdfast/internal/handover"
 	"holdfast/internal/observe"
 	"holdfast/internal/whereabouts"
 	"holdfast/jsonrpc"
@@ -60,7 +60,7 @@ func (m *Manager) takeOverOnce(ctx context.Context, at *Remote) (*Session, error
 	if m.shared == nil && at.begins == nil {
 		return nil, ErrNotFound
 	}
-	t, begun, old, err := m.take(at.Key, at.begins != nil, func(err error) error { return m.work.StartBefore(departure.HandingOver, err) })
+	t, begun, old, err := m.take(at.Key, at.begins != nil, func(err error) error { return m.work.StartBefore(handover.HandingOver, err) })
 	switch {
 	case err != nil:
 		return nil, err
@@ -277,28 +277,6 @@ func (m *Manager) retryCalls(values context.Context, all []retryCall) {
 // errLost ends a call that may have run.
 var errLost = outcomeUnknown("the node that ran this call was lost before it finished; " +
 	"see whether the tool has done its work before you call it again")
-
-// endLost ends calls that are not made again, in one append.
-func (s *Session) endLost(calls []*Call) {
-	s.log.InOneAppend(func() {
-		for _, c := range calls {
-			c.mu.Lock()
-			ids := c.pending.ids()
-			if len(ids) == 0 && !c.IsOver() { // no request waits for an answer
-				c.end()
-				if s.single && !c.isHeir() {
-					c.appendJournal("", true)
-				} else {
-					c.push(nil, true)
-				}
-			}
-			c.mu.Unlock()
-			for _, id := range ids {
-				s.requests.fail([]byte(id), c, errLost)
-			}
-		}
-	})
-}
 
 // returnIn is how long clients of a lost node have to come back, before webhooks
 // are told the outcomes of calls that have ended meanwhile.

@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"holdfast/internal/departure"
 	"holdfast/internal/engine/shared"
+	"holdfast/internal/handover"
 	"holdfast/stream"
 )
 
@@ -21,7 +21,7 @@ type Options struct {
 	Store    shared.Store // nil: there is nothing to be found
 	Logger   *slog.Logger
 	NotFound error // for sessions without a record
-	Work     *departure.Work
+	Work     *handover.Work
 
 	// IsHere reports whether a session is here, or about to end, and IsKnown whether it is here, or about to end or to come.
 	IsHere, IsKnown func(key stream.SessionKey) bool

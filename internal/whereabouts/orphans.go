@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"holdfast/internal/caller"
-	"holdfast/internal/departure"
 	"holdfast/internal/engine/shared"
+	"holdfast/internal/handover"
 	"holdfast/stream"
 )
 
@@ -108,7 +108,7 @@ func (f *Finder) findOrphans(ctx context.Context, principal caller.Principal, go
 // lookForOrphans looks through all records.
 func (f *Finder) lookForOrphans(ctx context.Context, principal caller.Principal, gone func(node string) bool) (*orphans, error) {
 	l := &orphans{at: f.now(), shed: f.shed.Load(), all: make(map[caller.Principal][]stream.SessionKey)}
-	l.kept = f.homes != nil && l.at.Settled && !f.Work.Reached(departure.HandingOver)
+	l.kept = f.homes != nil && l.at.Settled && !f.Work.Reached(handover.HandingOver)
 	me := f.Store.Node()
 	others := make(map[string]map[caller.Principal][]stream.SessionKey) // by owners that are not known to live
 	n := 0

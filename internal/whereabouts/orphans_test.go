@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"holdfast/internal/caller"
-	"holdfast/internal/departure"
 	"holdfast/internal/engine/shared"
+	"holdfast/internal/handover"
 	"holdfast/internal/testlong"
 	"holdfast/stream"
 )
@@ -46,7 +46,7 @@ func TestOrphansBounded(t *testing.T) {
 	f := NewFinder(Options{
 		Store: store, NotFound: stream.ErrNotFound,
 		IsHere: func(stream.SessionKey) bool { return false },
-		Work:   new(departure.Work),
+		Work:   new(handover.Work),
 	})
 	changes := uint64(0)
 	f.OnHomes(func() Homes { return Homes{Changes: changes, Settled: true} })

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"holdfast/internal/departure"
 	"holdfast/internal/engine/shared"
+	"holdfast/internal/handover"
 	"holdfast/internal/reading"
 	"holdfast/stream"
 )
@@ -31,7 +31,7 @@ const (
 // Sweep takes over sessions, of those that mine is true for, with calls that have not ended and no owner: it
 // is gone, as gone reports by its name, or gave them up. Sweep begins while the store still lists sessions.
 // If the store marks such sessions, Sweep looks at those alone, except now and then. It is not called
-// concurrently. The error is that of the store, ctx's, or [departure.ErrClosing].
+// concurrently. The error is that of the store, ctx's, or [handover.ErrClosing].
 func (f *Finder) Sweep(ctx context.Context, gone func(node string) bool, mine func(stream.SessionKey) bool) error {
 	if f.Store == nil {
 		return nil
@@ -211,7 +211,7 @@ func (sw *sweep) adopt(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-f.Work.Quit():
-			return departure.ErrClosing
+			return handover.ErrClosing
 		}
 	}
 }
@@ -224,7 +224,7 @@ func (f *Finder) wait(ctx context.Context, places chan<- struct{}, paced <-chan 
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-f.Work.Quit():
-			return departure.ErrClosing
+			return handover.ErrClosing
 		}
 	}
 	select {
@@ -233,6 +233,6 @@ func (f *Finder) wait(ctx context.Context, places chan<- struct{}, paced <-chan 
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-f.Work.Quit():
-		return departure.ErrClosing
+		return handover.ErrClosing
 	}
 }

@@ -6,9 +6,9 @@ import (
 	"errors"
 	"slices"
 
+	"holdfast/internal/deferred"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
-	"holdfast/internal/watched"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -98,7 +98,7 @@ func (t *task) related() []byte { return jsonrpc.Object("taskId", t.id()) }
 var errCancelled = jsonrpc.Errorf(jsonrpc.CodeServer, "the task was cancelled")
 
 // result returns the answer to a tasks/result: the response that ended the task.
-func (t *task) result(id []byte, st *watched.Standing) []byte {
+func (t *task) result(id []byte, st *deferred.Standing) []byte {
 	if st.Response == nil {
 		return jsonrpc.AppendError(nil, id, errCancelled)
 	}

@@ -13,9 +13,9 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/internal/deferred"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
-	"holdfast/internal/watched"
 	"holdfast/jsonrpc"
 )
 
@@ -74,7 +74,7 @@ func (*tasks) Defers(m *jsonrpc.Message) bool {
 	return len(asks) > 0 && asks[0] == '{'
 }
 
-func (t *tasks) Begun(s *session.Session) watched.Deferred { return t.begun(s, time.Now()) }
+func (t *tasks) Begun(s *session.Session) deferred.Deferred { return t.begun(s, time.Now()) }
 
 func (t *tasks) begun(s *session.Session, at time.Time) *task {
 	is := &task{of: t, s: s, created: at.Truncate(time.Millisecond), status: protocol.TaskWorking}
@@ -82,7 +82,7 @@ func (t *tasks) begun(s *session.Session, at time.Time) *task {
 	return is
 }
 
-func (t *tasks) Restored(s *session.Session, note []byte) watched.Deferred {
+func (t *tasks) Restored(s *session.Session, note []byte) deferred.Deferred {
 	created, err := strconv.ParseInt(string(jsonrpc.Field(note, "task")), 10, 64)
 	if err != nil {
 		return nil
@@ -90,7 +90,7 @@ func (t *tasks) Restored(s *session.Session, note []byte) watched.Deferred {
 	return t.begun(s, time.UnixMilli(created))
 }
 
-func (t *tasks) Deferral(id []byte, d watched.Deferred, st *watched.Standing, err error) []byte {
+func (t *tasks) Deferral(id []byte, d deferred.Deferred, st *deferred.Standing, err error) []byte {
 	if err != nil {
 		return failure(id, err)
 	}
@@ -98,7 +98,7 @@ func (t *tasks) Deferral(id []byte, d watched.Deferred, st *watched.Standing, er
 	return jsonrpc.AppendResult(nil, id, text)
 }
 
-// A task has the state of a task that its session does not keep with the call: a [watched.Deferred].
+// A task has the state of a task that its session does not keep with the call: a [deferred.Deferred].
 type task struct {
 	of      *tasks
 	s       *session.Session
@@ -138,7 +138,7 @@ func (t *task) Changed() {
 func (t *task) id() string { return t.s.Tickets().Make(seal, t.number, nil) }
 
 // text returns the task as its client sees it.
-func (t *task) text(st *watched.Standing) *told {
+func (t *task) text(st *deferred.Standing) *told {
 	is := newTold(t.id(), t.created, st.Updated, st.Ended, t.of.sessions.KeepEnded())
 	switch is.Message = st.Message; {
 	case !st.Running:
@@ -164,8 +164,8 @@ func failure(id []byte, err error) []byte {
 	return jsonrpc.AppendError(nil, id, e)
 }
 
-// find returns a task of a session, and the standing of its call. The error is that of [watched.Calls.Standing].
-func find(ctx context.Context, s *session.Session, number uint64) (t *task, st watched.Standing, err error) {
+// find returns a task of a session, and the standing of its call. The error is that of [deferred.Calls.Standing].
+func find(ctx context.Context, s *session.Session, number uint64) (t *task, st deferred.Standing, err error) {
 	d, st, err := s.Watched.Deferred(ctx, number)
 	t, ok := d.(*task)
 	if err == nil && !ok {
@@ -198,10 +198,10 @@ func (t *tasks) Answer(ctx context.Context, c *session.Call, m *jsonrpc.Message,
 }
 
 // cancel cancels the task, if it runs. It updates st, the standing of the task's call.
-func (t *task) cancel(ctx context.Context, st *watched.Standing) (err error) {
+func (t *task) cancel(ctx context.Context, st *deferred.Standing) (err error) {
 	if c := t.s.CallAt(t.number); c != nil && st.Running && c.Withdraw("the client cancelled the task") {
 		_, _ = t.s.Watched.Standing(ctx, t.number) // wait until the store has the end; the task is cancelled in any case
-		*st = watched.Standing{Updated: time.Now(), Ended: time.Now()}
+		*st = deferred.Standing{Updated: time.Now(), Ended: time.Now()}
 		return nil
 	}
 	if st.Running { // the task has ended just now

@@ -12,9 +12,8 @@ import (
 	"time"
 
 	"holdfast/internal/observe"
-	"holdfast/internal/outage"
+	"holdfast/internal/outagelog"
 	"holdfast/internal/panics"
-	"holdfast/internal/placement"
 	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
 )
@@ -22,7 +21,7 @@ import (
 // A Writer answers requests with results and errors, and tells observers of refused requests.
 type Writer struct {
 	WriteTimeout time.Duration // how long one write may wait for a slow client
-	Outage       *outage.Outage
+	Outage       *outagelog.Outage
 	Observers    observe.Observers            // nil: no observer is told
 	Server       func(context.Context) string // returns the name of the server that a request is for, or ""
 	Logger       *slog.Logger
@@ -61,19 +60,6 @@ func (a *Writer) Answer(w http.ResponseWriter, as Form, answers [][]byte, batch 
 		head["Content-Length"] = []string{strconv.Itoa(len(body))}
 	}
 	return a.Finish(w, body)
-}
-
-// answerEvents writes responses as a complete stream of events, without ids.
-func (a *Writer) answerEvents(w http.ResponseWriter, answers [][]byte) error {
-	var text []byte
-	for _, a := range answers {
-		text = placement.AppendEvent(w, text, nil, a)
-	}
-	OpenEvents(w.Header())
-	if to := placement.SinkOf(w); to != nil {
-		return to.Write(text)
-	}
-	return a.Finish(w, text)
 }
 
 // Append appends the responses of a light call to text, as a JSON array for a batch.
@@ -153,10 +139,3 @@ var (
 	noCache    = []string{"no-cache, no-transform"}
 	unbuffered = []string{"no"}
 )
-
-// OpenEvents sets the header of a stream of events.
-func OpenEvents(head http.Header) {
-	head["Content-Type"] = typeSSE
-	head["Cache-Control"] = noCache
-	head["X-Accel-Buffering"] = unbuffered // else nginx gathers events that should arrive at once
-}

@@ -2,7 +2,6 @@ package answering
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -13,7 +12,6 @@ import (
 	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/feature/resume"
 	"holdfast/internal/limit"
-	"holdfast/internal/observe"
 	"holdfast/internal/panics"
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
@@ -46,21 +44,6 @@ func (a *Writer) RejectAs(w http.ResponseWriter, status int, body []byte) {
 
 // Fail answers a request with the status and the JSON-RPC error that explain err.
 func (a *Writer) Fail(w http.ResponseWriter, err error) { a.FailDenied(w, err, nil) }
-
-// FailDenied is Fail for a request that may not be authorized. denied may be nil.
-func (a *Writer) FailDenied(w http.ResponseWriter, err error, denied *observe.Denied) {
-	if errors.Is(err, http.ErrAbortHandler) {
-		panic(http.ErrAbortHandler) // the application asks for that
-	}
-	var refused *protocol.Unauthorized
-	if errors.As(err, &refused) && len(refused.Challenge) > 0 {
-		w.Header()["Www-Authenticate"] = refused.Challenge
-	}
-	status, e := a.Explain(err)
-	SetRetryAfter(w, status, err)
-	a.TellDenied(w, status, err, denied)
-	a.RejectAs(w, status, jsonrpc.AppendError(nil, nil, e))
-}
 
 // FailMessages is Fail for messages. If their outcome may be unknown, a limit has refused them,
 // or their params are invalid, each request gets an error response with its id.
@@ -182,30 +165,6 @@ func (a *Writer) Explain(err error) (status int, e *jsonrpc.Error) {
 	}
 	a.Logger.Error("request failed", "error", err)
 	return http.StatusInternalServerError, jsonrpc.Errorf(jsonrpc.CodeInternal, "internal error: %v", err)
-}
-
-// explainLimit is Explain for the refusal of a limit.
-func explainLimit(no *limit.Refusal) (status int, e *jsonrpc.Error) {
-	if no.Never() {
-		return http.StatusBadRequest, jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "%v", no)
-	}
-	after := no.RetryAfter()
-	e = jsonrpc.Errorf(jsonrpc.CodeServer, "%v: nothing was begun, try again in %d s", no, after)
-	e.Data, _ = json.Marshal(map[string]int{"retryAfter": after})
-	return http.StatusTooManyRequests, e
-}
-
-// SetRetryAfter sets Retry-After for a request that is refused with status 429 or 503.
-func SetRetryAfter(w http.ResponseWriter, status int, err error) {
-	if status != http.StatusTooManyRequests && status != http.StatusServiceUnavailable {
-		return
-	}
-	after := 1
-	var no *limit.Refusal
-	if errors.As(err, &no) {
-		after = no.RetryAfter()
-	}
-	w.Header().Set("Retry-After", strconv.Itoa(after))
 }
 
 // Errors of a front.

@@ -153,3 +153,18 @@ func reasonOf(status int, err error) string {
 	}
 	return "other"
 }
+
+// FailDenied is Fail for a request that may not be authorized. denied may be nil.
+func (a *Writer) FailDenied(w http.ResponseWriter, err error, denied *observe.Denied) {
+	if errors.Is(err, http.ErrAbortHandler) {
+		panic(http.ErrAbortHandler) // the application asks for that
+	}
+	var refused *protocol.Unauthorized
+	if errors.As(err, &refused) && len(refused.Challenge) > 0 {
+		w.Header()["Www-Authenticate"] = refused.Challenge
+	}
+	status, e := a.Explain(err)
+	SetRetryAfter(w, status, err)
+	a.TellDenied(w, status, err, denied)
+	a.RejectAs(w, status, jsonrpc.AppendError(nil, nil, e))
+}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"time"
 
 	"holdfast/internal/limit"
 	"holdfast/internal/observe"
@@ -14,7 +13,6 @@ import (
 	"holdfast/internal/server/watch"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
-	"holdfast/stream"
 )
 
 // A Starter begins the calls of exchanges, at once or when it is their turn.
@@ -86,22 +84,6 @@ func begunOf(s *session.Session, call *session.Call, known *session.ExistingCall
 	return Begun{Session: s, Call: call, Number: call.Number()}, nil
 }
 
-// inFlight returns the stream number of the call in flight that has the first of the requests, and
-// promotes that call; 0 if none has. guest is as in [session.Origin].
-func inFlight(s *session.Session, guest stream.SessionKey, msgs []jsonrpc.Message) uint64 {
-	for i := range msgs {
-		if msgs[i].Kind != jsonrpc.Request {
-			continue
-		}
-		if c := s.CallFrom(guest, msgs[i].ID); c != nil {
-			c.Promote()
-			return c.Number()
-		}
-		return 0
-	}
-	return 0
-}
-
 // Deliver hands the requests of a call that has just begun to the backend.
 func (b *Begun) Deliver(ctx context.Context, msgs []jsonrpc.Message, header http.Header) {
 	switch {
@@ -123,35 +105,6 @@ func joined(msgs []jsonrpc.Message) []byte {
 		all = append(append(all, msgs[i].Raw...), '\n') // messages have no line breaks
 	}
 	return all
-}
-
-// brokenWithin is how long a repeated request waits for the end of the connection that it first came on: the network may report
-// that end later than the client, which has made the request again.
-const brokenWithin = time.Second
-
-// Attach finds the call of a request that the client repeats under the same id because its first connection has broken: some HTTP
-// clients do that by themselves, even for a POST. If the request is not repeated, or the connection has not broken, the error is
-// fail. ended says that the call has ended since, so that the id is free.
-func (st *Starter) Attach(x *Exchange, guest stream.SessionKey, fail error) (b Begun, ended bool, err error) {
-	if len(x.Msgs) != 1 || x.Muxed {
-		return Begun{}, false, fail
-	}
-	c := x.Session.CallFrom(guest, x.Msgs[0].ID)
-	if c == nil {
-		return Begun{}, true, fail
-	}
-	conn := st.Origin(x).Conn
-	for end := time.Now().Add(brokenWithin); ; time.Sleep(brokenWithin / 100) {
-		same, lost := c.Again(&x.Msgs[0], conn)
-		switch {
-		case x.Session.CallFrom(guest, x.Msgs[0].ID) != c:
-			return Begun{}, true, fail
-		case same && lost:
-			return Begun{Session: x.Session, Number: c.Number()}, false, nil
-		case !same, time.Now().After(end), x.HTTP.Context().Err() != nil:
-			return Begun{}, false, fail
-		}
-	}
 }
 
 // BeginModern begins the call of a modern request, or finds the call that was begun under the same idempotency key.
@@ -202,73 +155,4 @@ func (st *Starter) Start(x *Exchange, msgs []jsonrpc.Message, light bool) (Begun
 		return st.BeginInTurn(x, msgs, light, err)
 	}
 	return b, nil
-}
-
-// BeginInTurn begins the call of an exchange that a limit has refused with err, once it is the call's turn. It returns err if the
-// call may not wait.
-//
-//go:noinline
-func (st *Starter) BeginInTurn(x *Exchange, msgs []jsonrpc.Message, light bool, err error) (b Begun, _ error) {
-	full, ok := Waits(err, msgs)
-	if !ok {
-		return b, err
-	}
-	ctx, over := x.Session.AwaitTurn(x.HTTP.Context(), msgs[0].ID)
-	defer over()
-	from := st.Origin(x)
-	if from.Pass, err = st.awaitExchange(ctx, x, full); err != nil {
-		return b, err
-	}
-	defer from.Pass.Release() // if the call has not taken it
-	return Begin(x.Session, msgs, light, x.Once, from)
-}
-
-// BeginModernInTurn is BeginInTurn for a modern request.
-//
-//go:noinline
-func (st *Starter) BeginModernInTurn(x *Exchange, err error) (b Begun, _ error) {
-	full, ok := Waits(err, x.Msgs)
-	if !ok {
-		return b, err
-	}
-	ctx, over := st.Sessions.AwaitOnce(x.HTTP.Context(), x.Client(st.Sessions), x.Once.Key)
-	defer over()
-	from := st.Origin(x)
-	if from.Pass, err = st.awaitExchange(ctx, x, full); err != nil {
-		return b, err
-	}
-	defer from.Pass.Release() // if the call has not taken it
-	if b, err = st.BeginModern(x, from); err == nil && b.Call != nil && errors.Is(context.Cause(ctx), session.ErrCancelled) {
-		b.Call.Withdraw("the client cancelled the request") // which Begin has not seen
-	}
-	return b, err
-}
-
-// awaitExchange waits for the turn of an exchange that full has refused, until ctx ends or the client leaves the node that forwarded it.
-func (st *Starter) awaitExchange(ctx context.Context, x *Exchange, full *limit.Refusal) (*limit.Pass, error) {
-	if x.From != nil && x.Once.Name != "" {
-		watched, attended := st.Nodes.WatchRequest(ctx, x.Once.Name)
-		defer attended()
-		ctx = watched
-	}
-	return st.AwaitTurn(ctx, full.Queue())
-}
-
-// Waits returns err as a refusal, and reports whether the call may wait: not a batch.
-func Waits(err error, msgs []jsonrpc.Message) (*limit.Refusal, bool) {
-	var full *limit.Refusal
-	return full, len(msgs) == 1 && errors.As(err, &full) && full.Waits()
-}
-
-// AwaitTurn waits until a call may begin. The error is the cause of ctx's end, or a refusal.
-func (st *Starter) AwaitTurn(ctx context.Context, turn limit.Turn) (*limit.Pass, error) {
-	began := time.Now()
-	pass, err := turn.Wait(ctx, st.Draining)
-	if st.Observers != nil {
-		st.Observers.Happened(observe.Waited{Took: time.Since(began), Began: err == nil})
-	}
-	if err != nil && ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
-	return pass, err
 }

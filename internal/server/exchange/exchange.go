@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"holdfast/internal/caller"
-	"holdfast/internal/feature/handoff"
+	"holdfast/internal/feature/handofftext"
 	"holdfast/internal/observe"
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
@@ -250,7 +250,7 @@ func LastEventID(r *http.Request) string {
 
 // IsBetweenNodes reports whether a method is for requests from one node to another only.
 func IsBetweenNodes(method string) bool {
-	return method == handoff.MethodAsk || method == MethodList
+	return method == handofftext.MethodAsk || method == MethodList
 }
 
 // MethodList is the method by which a node asks others for all tasks of a principal in their sessions.

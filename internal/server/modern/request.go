@@ -4,11 +4,9 @@ package modern
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"slices"
 
 	"holdfast/internal/caller"
 	"holdfast/internal/protocol"
@@ -177,27 +175,6 @@ func Missing(extension string) *jsonrpc.Error {
 	e := jsonrpc.Errorf(protocol.CodeMissingCapability, "missing required client capability: the extension %s", extension)
 	e.Data = []byte(`{"requiredCapabilities":{"extensions":{"` + extension + `":{}}}}`)
 	return e
-}
-
-// SumOf returns a hash of a request's method and params, which is the same for a request
-// that is made again: without its id, its _meta and the client's input.
-func SumOf(m *jsonrpc.Message) string {
-	h := sha256.New()
-	fmt.Fprintf(h, "%q", m.Method)
-	type member struct{ name, value []byte }
-	var all []member
-	jsonrpc.Each(m.Params, func(name, value []byte) {
-		switch string(name) {
-		case "_meta", "inputResponses", "requestState":
-		default:
-			all = append(all, member{slices.Clone(name), value})
-		}
-	})
-	slices.SortFunc(all, func(a, b member) int { return slices.Compare(a.name, b.name) })
-	for _, p := range all {
-		fmt.Fprintf(h, ",%q:%d:%s", p.name, len(p.value), p.value)
-	}
-	return string(h.Sum(nil))
 }
 
 // unsupported returns the error for q.Version, a revision that is not served.

@@ -15,10 +15,10 @@ import (
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
 	"holdfast/internal/server/answering"
-	"holdfast/internal/server/copying"
+	"holdfast/internal/server/drain"
 	"holdfast/internal/server/exchange"
-	"holdfast/internal/server/life"
 	"holdfast/internal/server/modern"
+	"holdfast/internal/server/streaming"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 )
@@ -27,9 +27,9 @@ import (
 type Front struct {
 	Sessions  *session.Manager
 	Answers   *answering.Writer
-	Responses *copying.Responses
+	Responses *streaming.Responses
 	Starter   *exchange.Starter
-	Life      *life.Life
+	Life      *drain.Life
 	Features  modern.Features // added to the revision
 	Eras      Eras            // the eras in which clients are served
 	Offers    bool            // server/discover lists the extensions of the endpoint
@@ -104,27 +104,6 @@ func (fr *Front) Decode(w http.ResponseWriter, x *exchange.Exchange) bool {
 		}
 	}
 	return true
-}
-
-// statusOf returns the HTTP status of a response: some error codes have their own (2026-07-28,
-// Streamable HTTP, "Protocol Version Header", "Server Validation"; Overview, "_meta").
-func statusOf(x *exchange.Exchange, response []byte) int {
-	if rest, ok := bytes.CutPrefix(response, []byte(openingID)); ok { // the usual case: a result
-		if rest, ok = bytes.CutPrefix(rest, x.Modern.ID); ok && bytes.HasPrefix(rest, []byte(`,"result":`)) {
-			return http.StatusOK
-		}
-	}
-	switch string(jsonrpc.Field(response, "error", "code")) {
-	case "-32601":
-		return http.StatusNotFound
-	case "-32020", "-32021", "-32022":
-		return http.StatusBadRequest
-	case "-32602":
-		if x.Modern.Returns { // the input is not valid, as a bad requestState of Holdfast's is not
-			return http.StatusBadRequest
-		}
-	}
-	return http.StatusOK
 }
 
 // cancelsKeyed reports whether a message is a notifications/cancelled with an idempotency key.

@@ -11,9 +11,9 @@ import (
 	"holdfast/internal/caller"
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
-	"holdfast/internal/server/copying"
 	"holdfast/internal/server/exchange"
 	"holdfast/internal/server/modern"
+	"holdfast/internal/server/streaming"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 )
@@ -26,7 +26,7 @@ import (
 const askedGrace = 20 * time.Millisecond
 
 // waits reports whether the backend has waited for the client for askedGrace. Then the reply ends with the backend's requests.
-func (p *reply) waits(a *copying.Alarm) bool {
+func (p *reply) waits(a *streaming.Alarm) bool {
 	open := p.asked[:0:0]
 	for _, q := range p.asked {
 		if p.Session.Asks(q.ID) {

@@ -9,9 +9,9 @@ import (
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
 	"holdfast/internal/server/answering"
-	"holdfast/internal/server/copying"
 	"holdfast/internal/server/exchange"
 	"holdfast/internal/server/modern"
+	"holdfast/internal/server/streaming"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -19,7 +19,7 @@ import (
 
 // A reply is the sink of a modern request's stream.
 type reply struct {
-	*copying.Events
+	*streaming.Events
 	front *Front
 	x     *exchange.Exchange
 	began time.Time
@@ -85,7 +85,7 @@ func (p *reply) answer(ctx context.Context, number, seq uint64) error {
 
 // left cancels the call if the client has left before it was answered, unless the client can come back for it.
 func (p *reply) left(err error) {
-	if err == nil || p.IsRead() || errors.Is(err, copying.ErrSuperseded) || errors.Is(err, session.ErrMoved) || p.goesOn {
+	if err == nil || p.IsRead() || errors.Is(err, streaming.ErrSuperseded) || errors.Is(err, session.ErrMoved) || p.goesOn {
 		return
 	}
 	c := p.Session.CallAt(p.Reader.Cursor().Stream.Number)
@@ -168,7 +168,7 @@ func (p *reply) Write(text []byte, last bool) error {
 		}
 	}
 	if last && p.Gone() {
-		return copying.ErrLeft
+		return streaming.ErrLeft
 	}
 	return nil
 }
@@ -190,10 +190,10 @@ func (p *reply) say(text []byte, last bool) error {
 
 // Idle implements [Sink].
 func (p *reply) Idle(_ context.Context, now time.Time) (time.Time, error) {
-	a := copying.Alarm{Now: now}
+	a := streaming.Alarm{Now: now}
 	switch {
 	case p.isDenied():
-		return a.Next, copying.ErrComeBack // the client makes the request again, or comes back for its call
+		return a.Next, streaming.ErrComeBack // the client makes the request again, or comes back for its call
 	case p.waits(&a) || p.isEarly(&a):
 		return a.Next, errReplied
 	case p.x.IsListen() && p.drained(&a):
@@ -201,7 +201,7 @@ func (p *reply) Idle(_ context.Context, now time.Time) (time.Time, error) {
 			p.ends = func() []byte { return p.endListen("the server is shutting down") }
 			return a.Next, errReplied
 		}
-		return a.Next, copying.ErrComeBack // to another node: an ordinary end would mean that there is none
+		return a.Next, streaming.ErrComeBack // to another node: an ordinary end would mean that there is none
 	}
 	if p.listen != nil {
 		ended, err := p.tellNews()
@@ -228,7 +228,7 @@ func (p *reply) Idle(_ context.Context, now time.Time) (time.Time, error) {
 }
 
 // isEarly reports whether it is time for a feature to answer the request before its call has ended.
-func (p *reply) isEarly(a *copying.Alarm) bool {
+func (p *reply) isEarly(a *streaming.Alarm) bool {
 	if p.early == nil || !a.Due(p.began.Add(p.after)) {
 		return false
 	}
@@ -302,7 +302,7 @@ func (fr *Front) listen(w http.ResponseWriter, x *exchange.Exchange, l modern.Li
 }
 
 // drained reports whether it is time to end a listen, as the node is drained.
-func (p *reply) drained(a *copying.Alarm) bool {
+func (p *reply) drained(a *streaming.Alarm) bool {
 	if p.Leaving.IsZero() {
 		p.Leaving, p.Drain = p.front.Life.Departure(a.Now, true)
 	}
@@ -311,7 +311,7 @@ func (p *reply) drained(a *copying.Alarm) bool {
 
 // isDenied reports whether the client may not read on. It may read a call that it cannot come back for to its end.
 func (p *reply) isDenied() bool {
-	return p.Rights != nil && copying.Denial(p.Rights) != nil && (p.x.IsListen() || p.resumes && p.opened)
+	return p.Rights != nil && streaming.Denial(p.Rights) != nil && (p.x.IsListen() || p.resumes && p.opened)
 }
 
 // Finished implements [Sink].

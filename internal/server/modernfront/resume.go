@@ -9,9 +9,9 @@ import (
 	"holdfast/internal/feature/resume"
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
-	"holdfast/internal/server/copying"
 	"holdfast/internal/server/exchange"
 	"holdfast/internal/server/modern"
+	"holdfast/internal/server/streaming"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -52,7 +52,7 @@ func (fr *Front) resume(w http.ResponseWriter, x *exchange.Exchange) error {
 		return err
 	}
 	x.Session = s
-	at, err := copying.CursorAfter(x.HTTP.Context(), s, number, exchange.LastEventID(x.HTTP))
+	at, err := streaming.CursorAfter(x.HTTP.Context(), s, number, exchange.LastEventID(x.HTTP))
 	if err != nil {
 		return err
 	}

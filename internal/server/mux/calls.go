@@ -13,8 +13,8 @@ import (
 	"holdfast/internal/panics"
 	"holdfast/internal/protocol"
 	"holdfast/internal/server/answering"
-	"holdfast/internal/server/copying"
 	"holdfast/internal/server/exchange"
+	"holdfast/internal/server/streaming"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -57,7 +57,7 @@ func (m *mux) call(msgs []jsonrpc.Message, batch bool, before *forwarded, pass *
 		m.elsewhere(msgs, batch, err)
 		return
 	case got.Call == nil:
-		at, _ := copying.CursorAfter(values, got.Session, got.Number, "") // from the oldest event that is stored
+		at, _ := streaming.CursorAfter(values, got.Session, got.Number, "") // from the oldest event that is stored
 		m.attach(got.Session, at, &msgs[0])
 		return
 	}
@@ -168,7 +168,7 @@ func (m *mux) callInHome(home *session.Session, msg *jsonrpc.Message) {
 		m.elsewhere(one, false, err)
 		return
 	}
-	at, _ := copying.CursorAfter(m.client.values, home, call.Number(), "")
+	at, _ := streaming.CursorAfter(m.client.values, home, call.Number(), "")
 	m.attach(home, at, msg)
 	call.Deliver(m.client.values, one, m.client.header)
 }

@@ -11,7 +11,7 @@ import (
 	"holdfast/internal/protocol"
 	"holdfast/internal/reading"
 	"holdfast/internal/server/answering"
-	"holdfast/internal/server/copying"
+	"holdfast/internal/server/streaming"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -26,15 +26,15 @@ import (
 //
 // The fields light, Reader and forward are each set only in the state of that line.
 type carried struct {
-	copying.Copier // of its stream, with x as the sink. Its Session is nil if it is on another node
-	m              *mux
-	key            stream.SessionKey // of the session
-	ids            [][]byte          // of the requests
+	streaming.Copier // of its stream, with x as the sink. Its Session is nil if it is on another node
+	m                *mux
+	key              stream.SessionKey // of the session
+	ids              [][]byte          // of the requests
 
 	light   *lightCall
 	forward *forwarded
 
-	copying.Parting
+	streaming.Parting
 	quoted []byte // buffer for an event id as JSON
 }
 
@@ -82,11 +82,11 @@ func (x *carried) serve() {
 	switch {
 	case m.ctx.Err() != nil && !x.IsDelivered(): // [mux.close] detaches the stream
 		return
-	case err == nil, errors.Is(err, copying.ErrSuperseded): // the client reads the stream on another connection
+	case err == nil, errors.Is(err, streaming.ErrSuperseded): // the client reads the stream on another connection
 	case errors.Is(err, session.ErrMoved):
 		if !x.forwardRest() {
 			if m.isMoved() {
-				err = copying.ErrComeBack
+				err = streaming.ErrComeBack
 			}
 			m.stop(err)
 			return
@@ -188,14 +188,14 @@ func (m *mux) answerLights() (more bool, err error) {
 	if len(texts) == 0 && len(m.lights) == 0 {
 		return false, nil
 	}
-	p := copying.TakePage()
+	p := streaming.TakePage()
 	text := p.Text[:0]
 	for _, answer := range texts {
 		text = append(append(text, answer...), '\n')
 	}
 	waiting, written := m.lights[:0], []*session.Call(nil)
 	for _, x := range m.lights {
-		if len(text) >= copying.MostText {
+		if len(text) >= streaming.MostText {
 			waiting, more = append(waiting, x), true
 			continue
 		}
@@ -243,7 +243,7 @@ func (x *carried) answerLight(text []byte) (_ []byte, waits bool) {
 }
 
 // promoteLights promotes the calls that were light for UpgradeAfter. Their promotion wakes [mux.run].
-func (m *mux) promoteLights(a *copying.Alarm) {
+func (m *mux) promoteLights(a *streaming.Alarm) {
 	if m.front.UpgradeAfter == 0 {
 		return
 	}

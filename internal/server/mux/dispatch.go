@@ -11,8 +11,8 @@ import (
 	"holdfast/internal/protocol"
 	"holdfast/internal/reading"
 	"holdfast/internal/rpc"
-	"holdfast/internal/server/copying"
 	"holdfast/internal/server/exchange"
+	"holdfast/internal/server/streaming"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -82,7 +82,7 @@ func (m *mux) takeLegacy(msgs []jsonrpc.Message, batch bool) {
 func (m *mux) refuses(msgs []jsonrpc.Message) bool {
 	var why error
 	var not *jsonrpc.Message
-	if denied := copying.Denial(m.client.rights); denied != nil {
+	if denied := streaming.Denial(m.client.rights); denied != nil {
 		why, not = denied, &msgs[0]
 	} else if not, why = m.front.Permitted(m.client.values, msgs); why == nil {
 		return false
@@ -169,7 +169,7 @@ func (m *mux) serves(msg *jsonrpc.Message) bool {
 // resume answers a requests/resume with the rest of the call that it names.
 func (m *mux) resume(msg *jsonrpc.Message) {
 	one := []jsonrpc.Message{*msg}
-	s, at, err := copying.ResumedAt(m.client.values, m.front.Sessions, m.client.principal, msg, "")
+	s, at, err := streaming.ResumedAt(m.client.values, m.front.Sessions, m.client.principal, msg, "")
 	switch {
 	case err != nil:
 		m.elsewhere(one, false, err)

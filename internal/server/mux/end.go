@@ -4,7 +4,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"holdfast/internal/server/copying"
+	"holdfast/internal/server/streaming"
 )
 
 // times are the times of a connection, used by [mux.run].
@@ -18,7 +18,7 @@ type times struct {
 
 // due ends the connection with an error if it is time for that; else it promotes light calls and pings when they are due. It sets a to
 // the time of the next look.
-func (m *mux) due(a *copying.Alarm) error {
+func (m *mux) due(a *streaming.Alarm) error {
 	opts, t := m.front, &m.times
 	if err := m.client.isGone(); err != nil {
 		return err
@@ -55,12 +55,12 @@ func (m *mux) ends() error {
 	switch {
 	case m.is(stateLeaving) && m.isIdle() && m.announced():
 		m.times.retry = m.front.Retry
-		return copying.ErrComeBack
+		return streaming.ErrComeBack
 	case m.remote != nil && m.remote.ended.Load() && quiet:
 		return errSessionEnded
 	case s == nil:
 	case s.Moved() && (m.client.returns && !m.isAnyWaiting() || quiet):
-		return copying.ErrComeBack
+		return streaming.ErrComeBack
 	case s.Moved(): // the client's requests continue on the session's new node
 	case s.Ended() && quiet:
 		return errSessionEnded
@@ -90,7 +90,7 @@ func (m *mux) leave(retry time.Duration) error {
 		return nil
 	}
 	m.times.retry = retry
-	return copying.ErrComeBack
+	return streaming.ErrComeBack
 }
 
 // mayLeave reports whether the connection may be ended: the client can connect again and resume all its calls, or the node is

@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"holdfast/internal/placement"
-	"holdfast/internal/server/copying"
 	"holdfast/internal/server/exchange"
 	"holdfast/internal/server/modernfront"
 	"holdfast/internal/server/stdio"
+	"holdfast/internal/server/streaming"
 	"holdfast/internal/server/websocket"
 	"holdfast/internal/session"
 	"holdfast/internal/whereabouts"
@@ -21,13 +21,13 @@ import (
 
 // A Front serves connections that carry many exchanges. Its methods may be called concurrently.
 type Front struct {
-	*copying.Responses // settings of the streams of all connections
-	Sessions           *session.Manager
-	Starter            *exchange.Starter
-	Modern             *modernfront.Front
-	BodyTimeout        time.Duration // how long the first message of a WebSocket may take
-	UpgradeAfter       time.Duration // how long a call is light at most; 0: for ever
-	MaxBody            int64         // bytes of a message
+	*streaming.Responses // settings of the streams of all connections
+	Sessions             *session.Manager
+	Starter              *exchange.Starter
+	Modern               *modernfront.Front
+	BodyTimeout          time.Duration // how long the first message of a WebSocket may take
+	UpgradeAfter         time.Duration // how long a call is light at most; 0: for ever
+	MaxBody              int64         // bytes of a message
 
 	// Meter returns a meter that counts and bounds the messages of a tenant's WebSocket.
 	Meter func(tenant string, setDeadline func(time.Time) error) websocket.Meter
@@ -54,7 +54,7 @@ func (fr *Front) Pipes(ctx context.Context, x *exchange.Exchange, r io.Reader, w
 		return err
 	}
 	err := m.serve(ctx, stdio.New(ctx, r, w, fr.MaxBody, fr.WriteTimeout))
-	if errors.Is(err, copying.ErrComeBack) {
+	if errors.Is(err, streaming.ErrComeBack) {
 		err = session.ErrClosing
 	}
 	return err

@@ -12,7 +12,7 @@ import (
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
 	"holdfast/internal/reading"
-	"holdfast/internal/server/copying"
+	"holdfast/internal/server/streaming"
 	"holdfast/internal/session"
 	"holdfast/stream"
 )
@@ -82,7 +82,7 @@ func (x standalone) resume(r *http.Request) error {
 	if len(last) == 0 || last[0] == "" {
 		return x.listen(r.Context())
 	}
-	at, err := copying.CursorOf(x.Session, last[0])
+	at, err := streaming.CursorOf(x.Session, last[0])
 	if err == nil && at.Stream.Number != 0 {
 		err = errOfCall
 	}
@@ -107,7 +107,7 @@ func (x standalone) copy(ctx context.Context) (more bool, err error) {
 	switch {
 	case err != nil && x.Session.Moved() && ctx.Err() == nil:
 		if !x.m.follows() {
-			return false, copying.ErrComeBack
+			return false, streaming.ErrComeBack
 		}
 		x.detach(false) // the rest is for the session's next client
 		return true, nil
@@ -136,7 +136,7 @@ type client struct {
 	address   string          // of that request
 	returns   bool            // the client can connect again, to the same session
 	door      observe.Door
-	rights    copying.Rights // nil: they do not change
+	rights    streaming.Rights // nil: they do not change
 }
 
 // request stands for the request that began the connection.
@@ -155,7 +155,7 @@ func (c *client) watchRights(ready chan struct{}) (stop func()) {
 
 // isGone returns the error to close the connection with if the client's credential is no longer valid, or nil.
 func (c *client) isGone() error {
-	if why := copying.Denial(c.rights); why != nil && why.Status == http.StatusUnauthorized {
+	if why := streaming.Denial(c.rights); why != nil && why.Status == http.StatusUnauthorized {
 		return &placement.NotAllowed{Why: why.Text}
 	}
 	return nil
@@ -163,7 +163,7 @@ func (c *client) isGone() error {
 
 // mayHear returns an error if the client has lost the right to get messages, or nil.
 func (c *client) mayHear() error {
-	if why := copying.Denial(c.rights); why != nil {
+	if why := streaming.Denial(c.rights); why != nil {
 		return &placement.NotAllowed{Why: why.Text}
 	}
 	return nil

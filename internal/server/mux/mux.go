@@ -8,8 +8,8 @@ import (
 
 	"holdfast/internal/observe"
 	"holdfast/internal/reading"
-	"holdfast/internal/server/copying"
 	"holdfast/internal/server/exchange"
+	"holdfast/internal/server/streaming"
 	"holdfast/stream"
 )
 
@@ -68,7 +68,7 @@ func (fr *Front) newMux(x *exchange.Exchange, key stream.SessionKey, returns boo
 	m.times.opened = time.Now()
 	m.times.pinged = m.times.opened
 	if returns {
-		m.client.rights = copying.RightsOf(r.Context())
+		m.client.rights = streaming.RightsOf(r.Context())
 	} else {
 		m.client.door = observe.DoorPipe
 	}
@@ -132,7 +132,7 @@ func (m *mux) run(ctx context.Context) error {
 		case more:
 			continue
 		}
-		a := copying.Alarm{Now: time.Now()}
+		a := streaming.Alarm{Now: time.Now()}
 		if err := m.due(&a); err != nil {
 			return err
 		}
@@ -152,7 +152,7 @@ func (m *mux) run(ctx context.Context) error {
 func (m *mux) close(err error) {
 	m.become(stateClosed)
 	m.out.close()
-	m.stop(copying.ErrOver)
+	m.stop(streaming.ErrOver)
 	for _, x := range append(m.lights, m.queue.close()...) {
 		x.light.call.ConnectionLost()
 		x.light.call.Answered()
@@ -215,6 +215,6 @@ func (o *output) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.err == nil {
-		o.err = copying.ErrOver
+		o.err = streaming.ErrOver
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"holdfast/internal/placement"
-	"holdfast/internal/server/copying"
 	"holdfast/internal/server/exchange"
+	"holdfast/internal/server/streaming"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 )
@@ -35,10 +35,10 @@ type remoteSession struct {
 // learn sets resumes, eventIDs and reports from the header of the owner's response. An owner
 // of an earlier build does not send it: then the client gets event ids, which do no harm.
 func (rh *remoteSession) learn(head http.Header) {
-	client := head.Get(copying.HeaderClient)
+	client := head.Get(streaming.HeaderClient)
 	rh.reports.Store(client != "")
-	rh.resumes = strings.Contains(client, copying.ClientResumes)
-	rh.eventIDs = client == "" || strings.Contains(client, copying.ClientEventIDs)
+	rh.resumes = strings.Contains(client, streaming.ClientResumes)
+	rh.eventIDs = client == "" || strings.Contains(client, streaming.ClientEventIDs)
 }
 
 // forwardCall forwards requests to the connection's own session. before is their earlier

@@ -10,8 +10,8 @@ import (
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
 	"holdfast/internal/server/answering"
-	"holdfast/internal/server/copying"
 	"holdfast/internal/server/exchange"
+	"holdfast/internal/server/streaming"
 	"holdfast/internal/server/websocket"
 	"holdfast/internal/ticket"
 	"holdfast/internal/whereabouts"
@@ -82,7 +82,7 @@ func (p socketPipe) Close(why error, retry time.Duration) {
 	switch {
 	case errors.As(why, &denied):
 		code, reason = websocket.StatusPolicyViolation, denied.Reason()
-	case errors.Is(why, copying.ErrComeBack):
+	case errors.Is(why, streaming.ErrComeBack):
 		code, reason = websocket.StatusGoingAway, fmt.Sprintf("going away; retry: %d", retry.Milliseconds())
 	case errors.Is(why, errSessionEnded):
 		code, reason = websocket.StatusNormalClosure, why.Error()

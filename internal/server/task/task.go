@@ -9,12 +9,12 @@ import (
 	"strings"
 	"time"
 
+	"holdfast/internal/deferred"
 	"holdfast/internal/feature/tasktext"
 	"holdfast/internal/protocol"
 	"holdfast/internal/server/modern"
 	"holdfast/internal/session"
 	"holdfast/internal/ticket"
-	"holdfast/internal/watched"
 	"holdfast/jsonrpc"
 )
 
@@ -137,7 +137,7 @@ func (*Tasks) NotFound(method string) *jsonrpc.Error {
 }
 
 // text returns a task as the client gets it.
-func (t *Tasks) text(id *taskID, st *watched.Standing, resultType string) *tasktext.Text {
+func (t *Tasks) text(id *taskID, st *deferred.Standing, resultType string) *tasktext.Text {
 	now := time.Now()
 	end := st.Ended
 	if end.IsZero() {

@@ -1,0 +1,3 @@
+package backpressure
+
+import _ "holdfast/internal/testlong" // the flag -long

@@ -1,0 +1,3 @@
+package deferred
+
+import _ "holdfast/internal/testlong" // the flag -long

@@ -1,3 +1,0 @@
-package departure
-
-import _ "holdfast/internal/testlong" // the flag -long

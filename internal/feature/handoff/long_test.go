@@ -1,3 +1,0 @@
-package handoff
-
-import _ "holdfast/internal/testlong" // the flag -long

@@ -1,0 +1,3 @@
+package handofftext
+
+import _ "holdfast/internal/testlong" // the flag -long

@@ -1,3 +1,0 @@
-package follow
-
-import _ "holdfast/internal/testlong" // the flag -long

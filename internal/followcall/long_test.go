@@ -1,0 +1,3 @@
+package followcall
+
+import _ "holdfast/internal/testlong" // the flag -long

@@ -1,0 +1,3 @@
+package handover
+
+import _ "holdfast/internal/testlong" // the flag -long

@@ -1,3 +1,0 @@
-package outage
-
-import _ "holdfast/internal/testlong" // the flag -long

@@ -1,0 +1,3 @@
+package outagelog
+
+import _ "holdfast/internal/testlong" // the flag -long

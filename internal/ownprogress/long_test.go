@@ -1,0 +1,3 @@
+package ownprogress
+
+import _ "holdfast/internal/testlong" // the flag -long

@@ -1,3 +1,0 @@
-package pace
-
-import _ "holdfast/internal/testlong" // the flag -long

@@ -1,3 +1,0 @@
-package pulse
-
-import _ "holdfast/internal/testlong" // the flag -long

@@ -1,3 +1,0 @@
-package copying
-
-import _ "holdfast/internal/testlong" // the flag -long

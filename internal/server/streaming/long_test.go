@@ -1,0 +1,3 @@
+package streaming
+
+import _ "holdfast/internal/testlong" // the flag -long

@@ -1,3 +1,0 @@
-package watched
-
-import _ "holdfast/internal/testlong" // the flag -long
