@@ -36,7 +36,7 @@ func TestPageOnTheWayBack(t *testing.T) {
 			t.Parallel()
 			var between interrupted
 			url := mcptest.Serve(t, mcptest.Methods{
-				"initialize": func(w http.ResponseWriter, r *http.Request, m jsonrpc.Message) {
+				"initialize": func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message) {
 					w.Header().Set("Mcp-Session-Id", "s")
 					capabilities := `{}`
 					if keys {

@@ -100,7 +100,7 @@ func TestFileTerminated(t *testing.T) {
 		told[i] = start(ctx, c, q)
 	}
 	f.running(requests...)
-	listening := mcptest.Must(idle.now().Send(ctx, http.MethodGet, ""))(t)
+	listening := mcptest.Must(idle.now().Send(ctx, http.MethodGet, ""))(t) //nolint:bodyclose // the goroutine closes it
 	left := make(chan struct{})
 	go func() {
 		defer close(left)
