@@ -251,7 +251,7 @@ func runOn(t *testing.T, out io.Writer, stdin string, args ...string) {
 func TestOutputsOnly(t *testing.T) {
 	t.Parallel()
 	var names []string
-	for _, dir := range []string{".", "../../internal/bridge", "../../internal/follow", "../../internal/terminal"} {
+	for _, dir := range []string{".", "../../internal/bridge", "../../internal/followcall", "../../internal/terminal"} {
 		found, err := filepath.Glob(filepath.Join(dir, "*.go"))
 		if err != nil || len(found) == 0 {
 			t.Fatalf("%s: %q, %v", dir, found, err)
