@@ -76,7 +76,7 @@ func (o logOwner) streamEnded(c *Call, number uint64) {
 }
 
 // Refused ends the stream of an entry that the store refused, with errors that are small enough to be stored.
-// The standalone stream has no end: there an error replaces a response, and any other message is lost.
+// The standalone stream has no end: there an error replaces a response, a request is refused to the backend, and any other message is lost.
 func (o logOwner) Refused(x *entry, err error) (instead []stream.Entry) {
 	c := x.By
 	if errors.Is(err, stream.ErrNotFound) {
@@ -95,6 +95,7 @@ func (o logOwner) Refused(x *entry, err error) (instead []stream.Entry) {
 		return nil // if the entry is the note the call does not begin
 	}
 	if x.Number == standalone {
+		o.s.refuseAsked(x)
 		if ids := responseID(nil, x); ids != nil {
 			return endings(ids, err)
 		}

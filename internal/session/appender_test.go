@@ -89,6 +89,32 @@ func unknown(t *testing.T, answers []string, ids ...string) {
 	}
 }
 
+// When the store refuses a question on the standalone stream, where a session of 2024-11-05 has all of them, the server gets an error.
+func TestRefusedQuestionAlone(t *testing.T) {
+	t.Parallel()
+	h, d := diskHouse(t, Options{})
+	s := mcptest.Must(h.New(newRequest(), caller.Principal{}, true, nil))(t)
+	link := h.desk.last()
+	begin(t, s, true, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2024-11-05","capabilities":{"elicitation":{}}}}`)
+	c := begin(t, s, false, request(1))
+	link.next(t, "tools/call")
+	d.set(full)
+	link.say(c, `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`)
+	select {
+	case in := <-link.in:
+		if string(in.ID) != `"q"` || in.Error == nil || s.asked.len() > 0 {
+			t.Errorf("the server got %s; %d questions wait", in.Raw, s.asked.len())
+		}
+	case <-time.After(time.Minute):
+		t.Fatalf("the server waits for ever; %d questions wait", s.asked.len())
+	}
+	d.set(nil)
+	link.say(c, response(1))
+	if got := readSome(t, s, standalone, 2); !strings.Contains(got[1], `"result"`) {
+		t.Errorf("the client gets %q", got)
+	}
+}
+
 // When the store refuses a call's messages, the server gets an error for the questions to the call's client, which will not answer them: those
 // that the store has, and the one that it refuses.
 func TestRefusedQuestions(t *testing.T) {
