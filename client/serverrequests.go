@@ -41,6 +41,7 @@ type serverRequests struct {
 
 	mu      sync.Mutex
 	open    map[string]*serverRequest // without a reply, by the key of their id
+	renames int                       // how many of them the host knows by another id
 	stale   map[string]struct{}       // keys of requests that no longer need a reply
 	replies int                       // of the host that the server has not taken yet
 	full    bool                      // the server has made too many requests at a time
@@ -56,10 +57,10 @@ func (s *serverRequests) add(k *call, m *jsonrpc.Message, newID func() []byte) (
 	rq, key := &serverRequest{call: k}, string(jsonrpc.Key(m.ID))
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if other := s.renamed(k, key); other != "" && s.open[other].call == k {
+		return false, false // the host has it
+	}
 	if _, old := s.stale[key]; old {
-		if other := s.renamed(k, key); other != "" && s.open[other].call == k {
-			return false, false // the host has it
-		}
 		rq.id, m.ID = m.ID, newID()
 		m.Raw = m.WithID(m.ID)
 		key = string(m.ID)
@@ -71,7 +72,9 @@ func (s *serverRequests) add(k *call, m *jsonrpc.Message, newID func() []byte) (
 		dropped, s.full = !s.full, true
 		return false, dropped
 	}
-	s.open[key] = rq
+	if s.open[key] = rq; rq.id != nil {
+		s.renames++
+	}
 	return true, false
 }
 
@@ -92,9 +95,17 @@ func (s *serverRequests) take(id []byte) *serverRequest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	rq := s.open[key]
-	delete(s.open, key)
+	s.close(key)
 	delete(s.stale, key)
 	return rq
+}
+
+// close takes a request off the open ones, if it is one of them. s.mu is held.
+func (s *serverRequests) close(key string) {
+	if rq := s.open[key]; rq != nil && rq.id != nil {
+		s.renames--
+	}
+	delete(s.open, key)
 }
 
 // forget forgets the requests for which gone is true: they no longer need a reply.
@@ -105,7 +116,7 @@ func (s *serverRequests) forget(gone func(*serverRequest) bool) {
 		if !gone(rq) {
 			continue
 		}
-		delete(s.open, key)
+		s.close(key)
 		if s.stale == nil || len(s.stale) >= mostStale {
 			s.stale = make(map[string]struct{})
 		}
@@ -192,6 +203,9 @@ func (s *serverRequests) takesReply() bool {
 // renamed returns the key of the request that the server knows by an id, and the host by another one; "" if there is none. Of several,
 // as of a server that begins its ids anew in each call, it is that of the call k, if one is. s.mu is held.
 func (s *serverRequests) renamed(k *call, id string) (found string) {
+	if s.renames == 0 { // as a rule
+		return ""
+	}
 	for key, rq := range s.open {
 		if rq.id != nil && string(jsonrpc.Key(rq.id)) == id && (found == "" || rq.call == k) {
 			found = key
@@ -204,8 +218,10 @@ func (s *serverRequests) renamed(k *call, id string) (found string) {
 // standalone one. It returns m with the id that the host knows.
 func (s *serverRequests) withdrawn(k *call, m jsonrpc.Message) jsonrpc.Message {
 	id := jsonrpc.Field(m.Params, "requestId")
+	key := string(jsonrpc.Key(id))
 	s.mu.Lock()
-	if other := s.renamed(k, string(jsonrpc.Key(id))); other != "" {
+	own := s.open[key] // it may be another call's request
+	if other := s.renamed(k, key); other != "" && (own == nil || own.call != k || s.open[other].call == k) {
 		id = []byte(other)
 		m.Raw, _ = jsonrpc.Set(m.Raw, id, "params", "requestId")
 		m = protocol.Parsed(m.Raw, m)

@@ -94,3 +94,45 @@ func TestWithdrawnInItsCall(t *testing.T) {
 		t.Errorf("the host gets %s, want the withdrawal of %s", m.Raw, second.ID)
 	}
 }
+
+// A question that the host knows by its own id is withdrawn by it, also if the host knows the question of another call, which has the same id, by a
+// new one.
+func TestWithdrawnUnderItsOwnID(t *testing.T) {
+	t.Parallel()
+	const question = `{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":{}}`
+	asked, end := make(chan struct{}), make(chan struct{})
+	url := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		m, perr := jsonrpc.Parse(body)
+		if err != nil || perr != nil || m.Kind != jsonrpc.Request {
+			w.WriteHeader(http.StatusAccepted)
+			return
+		}
+		event(w, question)
+		switch string(m.ID) {
+		case "1":
+		case "3":
+			<-asked
+			fmt.Fprint(w, "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{\"requestId\":7}}\n\n")
+		default:
+			<-end
+		}
+		fmt.Fprintf(w, "data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{}}\n\n", m.ID)
+	}))
+	c := newRaw(t, url, client.Options{Transport: client.HTTP})
+	defer close(end)
+	call := func(id int) jsonrpc.Message {
+		c.send(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"x"}}`, id)
+		return c.until(func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Request })
+	}
+	call(1)
+	c.until(func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Response })
+	second := call(2)                                               // renamed
+	c.send(`{"jsonrpc":"2.0","id":7,"result":{"action":"cancel"}}`) // the host's late answer to the question of call 1
+	third := call(3)
+	close(asked)
+	m := c.until(func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Notification })
+	if want := `{"requestId":` + string(third.ID) + `}`; !strings.Contains(string(m.Raw), want) {
+		t.Errorf("the host gets %s, want the withdrawal of %s (call 2 was asked under %s)", m.Raw, third.ID, second.ID)
+	}
+}
