@@ -253,7 +253,9 @@ func (t *Streams) attach(r *Reader) {
 		t.addFollower(number)
 	}
 	t.setReader(number, r)
-	t.lost.back = t.lost.back || t.lost.number == number
+	if t.lost.number == number && t.lost.back == nil {
+		t.lost.back = r
+	}
 	t.unread.remove(number)
 	if r.call == nil {
 		r.like = t.gaps.likeness(number)

@@ -183,6 +183,29 @@ func TestBackAtOnce(t *testing.T) {
 	}
 }
 
+// The standalone stream may continue a call before the owner hears that the call's connection broke: the client has not come back for it.
+func TestContinuedAtOnce(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	number := h.begin()
+	standalone := h.must(Stays, Standalone)
+	h.streams.Cut(number, likeness.Likeness{}, func() {
+		r := h.must(Says, number)
+		h.lost = func() {
+			if h.streams.ReadBesides(number, nil) {
+				t.Error("as the call is continued, its client counts as back")
+			}
+		}
+		r.Beside(standalone, func() bool { return true })
+		if h.streams.ReadBesides(number, nil) {
+			t.Error("once the call is continued, its client counts as back")
+		}
+	})
+	if want := []Event{Lost}; h.lost == nil || !slices.Equal(h.heard[len(h.heard)-1:], want) {
+		t.Errorf("heard %v, want %v at last", h.heard, want)
+	}
+}
+
 // A client that resumes after the last entry has all entries: no gap is left, and Arrived is called.
 func TestArrived(t *testing.T) {
 	t.Parallel()

@@ -40,7 +40,7 @@ type Streams struct {
 // A loss is a stream that its client has lost just now: the owner is about to hear of it. Guarded by Streams.mu.
 type loss struct {
 	number uint64
-	back   bool // its client has come back meanwhile
+	back   *Reader // the first reader with which its client has come back meanwhile; nil: it has not
 }
 
 // A user is the call and the reader of a stream. The zero value stands for a stream that is not used.
@@ -177,7 +177,7 @@ func (t *Streams) Since(number uint64) time.Time {
 func (t *Streams) ReadBesides(number uint64, what Sent) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if what == nil && t.lost == (loss{number, true}) {
+	if what == nil && t.lost.number == number && t.lost.back != nil {
 		return true
 	}
 	r := t.streams[number].reader

@@ -35,6 +35,9 @@ type outlet struct {
 func (r *Reader) Beside(standalone *Reader, arrived func() bool) {
 	r.t.mu.Lock()
 	r.outlet = &outlet{standalone, arrived, make(chan struct{})}
+	if r.t.lost.back == r { // its client has not come back for the call
+		r.t.lost.back = nil
+	}
 	r.t.mu.Unlock()
 	r.t.owner.Heard(r, Lost)
 }
