@@ -95,7 +95,7 @@ func (o logOwner) Refused(x *entry, err error) (instead []stream.Entry) {
 		return nil // if the entry is the note the call does not begin
 	}
 	if x.Number == standalone {
-		o.s.refuseAsked(x)
+		o.refuseAsked(x)
 		if ids := responseID(nil, x); ids != nil {
 			return endings(ids, err)
 		}
@@ -116,6 +116,26 @@ func (o logOwner) Refused(x *entry, err error) (instead []stream.Entry) {
 	instead = endings(ids, err)
 	instead[len(instead)-1].Last = true
 	return instead
+}
+
+// refuseAsked refuses the backend's request that an entry has, if it has one: the client will not get it.
+func (o logOwner) refuseAsked(x *entry) {
+	id := jsonrpc.Field(x.Data, "id")
+	if id == nil || jsonrpc.Field(x.Data, "method") == nil {
+		return
+	}
+	number, ok := o.s.parseAskedID(id)
+	if !ok {
+		return
+	}
+	r, ok := o.s.asked.take(number)
+	if !ok {
+		return
+	}
+	r.call.client.answered()
+	if r.round == nil {
+		r.link.refuse(jsonrpc.Message{ID: r.id, Method: r.method}, "it could not be stored")
+	}
 }
 
 // Unkept has the readers of the stream told from memory how it ended, as the store has refused that, too.

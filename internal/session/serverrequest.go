@@ -117,26 +117,6 @@ func (q *serverRequests) refuseOf(c *Call) {
 	}
 }
 
-// refuseAsked refuses the backend's request that an entry has, if it has one: the client will not get it.
-func (s *Session) refuseAsked(x *entry) {
-	id := jsonrpc.Field(x.Data, "id")
-	if id == nil || jsonrpc.Field(x.Data, "method") == nil {
-		return
-	}
-	number, ok := s.parseAskedID(id)
-	if !ok {
-		return
-	}
-	r, ok := s.asked.take(number)
-	if !ok {
-		return
-	}
-	r.call.client.answered()
-	if r.round == nil {
-		r.link.refuse(jsonrpc.Message{ID: r.id, Method: r.method}, "it could not be stored")
-	}
-}
-
 // takeAll forgets all of them, and returns those that the backend still waits for.
 func (q *serverRequests) takeAll() (open []serverRequest) {
 	q.mu.Lock()
