@@ -58,6 +58,7 @@ type world struct {
 	deny      string // the error with which devices get no codes, or ""
 	distrusts bool   // the server refuses all proofs
 	quiet     bool   // the authorization server does not state the granted scopes
+	commas    bool   // the authorization server separates the granted scopes by commas
 }
 
 type grant struct{ client, redirect, challenge, scope, key string }
@@ -337,6 +338,8 @@ func (w *world) tokens(rw http.ResponseWriter, r *http.Request) {
 	}
 	if w.quiet {
 		delete(got, "scope")
+	} else if w.commas {
+		got["scope"] = strings.ReplaceAll(g.scope, " ", ",")
 	}
 	if w.life > 0 {
 		got["expires_in"] = w.life.Seconds()

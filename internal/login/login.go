@@ -397,7 +397,7 @@ func (s *Source) obtain(ctx context.Context, n need) error {
 	r := s.reload()
 	switch {
 	case n.anew:
-	case r.Token.Access != n.used && r.Token.usable(time.Now(), 0) && (!n.stepUp || covered(n.challenge.scopes, r.Scopes)):
+	case r.Token.Access != n.used && r.Token.usable(time.Now(), 0) && (!n.stepUp || r.hasAskedFor(n.challenge.scopes)):
 		return nil // another request, or another process, has got it
 	case n.stepUp:
 		n.login = r.Token.Login

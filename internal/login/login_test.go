@@ -191,6 +191,36 @@ func stepUp(t *testing.T, quiet bool) {
 	w.counted(map[string]int{"authorized": 3})
 }
 
+// A process takes the token of a login for more scope that another process has completed, although the authorization server states the granted
+// scopes in a form of its own. If the server refuses that token too, no further login begins.
+func TestScopesOfOwnForm(t *testing.T) {
+	t.Parallel()
+	w, dir := newWorld(t), t.TempDir()
+	w.need["write"], w.commas = "write", true
+	one, two := w.host(w.source(dir, nil)), w.host(w.source(dir, nil))
+	for _, h := range []*host{one, two} {
+		if got := h.call("read"); got != "read" {
+			t.Fatalf("%q", got)
+		}
+	}
+	for _, h := range []*host{one, two} { // the token of two is the one of before
+		if got := h.call("write"); got != "write" {
+			t.Errorf("%q", got)
+		}
+	}
+	w.counted(map[string]int{"authorized": 2, "forbidden": 2})
+	w.do(func() {
+		for token, g := range w.access {
+			g.scope = "read"
+			w.access[token] = g
+		}
+	})
+	if got := two.call("write"); !strings.Contains(got, "does not give them") {
+		t.Errorf("%q", got)
+	}
+	w.counted(map[string]int{"authorized": 2, "forbidden": 3})
+}
+
 // A process that waits for another process's login tells its host so, with the URL of the login. It opens no second window.
 func TestElsewhere(t *testing.T) {
 	t.Parallel()

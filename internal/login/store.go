@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -58,6 +59,12 @@ func (r record) at(issuer string) record {
 
 // isLive reports whether the record has a token: then only a completed login changes the rest of the record.
 func (r record) isLive() bool { return r.Token.Access != "" || r.Token.Refresh != "" }
+
+// hasAskedFor reports whether the token may have scopes: each was granted, or the login has asked for it. The authorization server may
+// state the granted ones in a form of its own: with commas, as URLs, or as one scope for several.
+func (r record) hasAskedFor(scopes []string) bool {
+	return covered(scopes, slices.Concat(r.Scopes, r.Asked))
+}
 
 // places are the endpoints of an authorization server that are used after the login, and their ways
 // to authenticate a client.
