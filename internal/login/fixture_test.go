@@ -454,6 +454,7 @@ type host struct {
 	w    *world
 	conn *client.Conn
 	id   int
+	told chan string // gets the texts for requests that wait for a login, as far as there is room; nil: they are dropped
 }
 
 func (w *world) host(s *login.Source) *host {
@@ -461,6 +462,26 @@ func (w *world) host(s *login.Source) *host {
 	conn := mcptest.Must(client.New(w.URL, &client.Options{Auth: s, NoListen: true, Transport: client.HTTP, Logger: slog.New(slog.DiscardHandler)}))(w.t)
 	w.t.Cleanup(func() { _ = conn.Close() })
 	return &host{w: w, conn: conn}
+}
+
+// goes calls a tool in a goroutine. The channel gets the result of call.
+func (h *host) goes(name string) <-chan string {
+	done := make(chan string, 1)
+	go func() { done <- h.call(name) }()
+	return done
+}
+
+// waits calls a tool, and returns when the call waits for a login. The channel gets the result of call.
+func (h *host) waits(name string) <-chan string {
+	h.w.t.Helper()
+	h.told = make(chan string, 1)
+	done := h.goes(name)
+	select {
+	case <-h.told:
+	case got := <-done:
+		h.w.t.Fatalf("%s does not wait: %q", name, got)
+	}
+	return done
 }
 
 // call begins a session and calls a tool. It returns the text of the result, or of the error.
@@ -481,7 +502,13 @@ func (h *host) request(method, params string) string {
 	}
 	ctx, stop := context.WithTimeout(h.w.t.Context(), time.Minute)
 	defer stop()
-	if err := h.conn.Send(ctx, m); err != nil {
+	waiter := login.Waiter{Tell: func(text string) {
+		select {
+		case h.told <- text:
+		default:
+		}
+	}}
+	if err := h.conn.Send(login.With(ctx, waiter), m); err != nil {
 		return err.Error()
 	}
 	for {

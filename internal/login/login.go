@@ -1,6 +1,7 @@
 package login
 
 import (
+	"cmp"
 	"context"
 	"crypto"
 	"errors"
@@ -392,31 +393,41 @@ func (s *Source) Taken(authorization string) {
 	})
 }
 
-// obtain gets a token that a need asks for.
+// obtain gets a token that a need asks for. It looks again after a login that was under way already: that may have been for less.
 func (s *Source) obtain(ctx context.Context, n need) error {
+	waiting, stop := s.patience(ctx)
+	defer stop()
+	for {
+		if done, err := s.find(ctx, &n); done || err != nil {
+			return err
+		}
+		f, own := s.fly(n)
+		if err := s.wait(waiting, f); own || n.anew || err != nil || waiting.Err() != nil {
+			return err
+		}
+	}
+}
+
+// find reports whether there is a token that a need asks for, which it renews if that helps. If not, a login is needed.
+func (s *Source) find(ctx context.Context, n *need) (bool, error) {
 	r := s.reload()
 	switch {
 	case n.anew:
 	case r.Token.Access != n.used && r.Token.usable(time.Now(), 0) && (!n.stepUp || r.hasAskedFor(n.challenge.scopes)):
-		return nil // another request, or another process, has got it
+		return true, nil // another request, or another process, has got it
 	case n.stepUp:
 		n.login = r.Token.Login
 		if len(n.challenge.scopes) == 0 || covered(n.challenge.scopes, r.Asked) {
-			return fmt.Errorf("%s wants more rights than the login has (%s), and does not give them: log in as another user with 'holdfast login', or ask its operator",
+			return false, fmt.Errorf("%s wants more rights than the login has (%s), and does not give them: log in as another user with 'holdfast login', or ask its operator",
 				s.server.Host, oneLine(strings.Join(n.challenge.scopes, " ")))
 		}
 	case n.used != "" && n.used == r.Token.Access && s.renewable(r) && r.Token.Refused < mostRefused:
 		renewed, err := s.refresh(ctx, n.used, true)
-		if err != nil {
-			return err
-		}
-		if renewed.Token.Access != "" {
-			return nil
-		}
+		return err == nil && renewed.Token.Access != "", err
 	case n.used != "" && n.used == r.Token.Access && !r.Token.Taken && time.Since(r.Token.Login) < refusedSoon:
-		return fmt.Errorf("%s refuses the token that the login has just brought: its log may say why; 'holdfast logout' and another login begin again", s.server.Host)
+		return false, fmt.Errorf("%s refuses the token that the login has just brought: its log may say why; 'holdfast logout' and another login begin again", s.server.Host)
 	}
-	return s.wait(ctx, s.fly(n))
+	return false, nil
 }
 
 // covered reports whether all scopes of a list are in another.
@@ -429,21 +440,21 @@ func covered(some, all []string) bool {
 	return true
 }
 
-// fly returns the login that is under way, or begins one.
-func (s *Source) fly(n need) *flight {
+// fly returns the login that is under way, or begins one: then own is true.
+func (s *Source) fly(n need) (f *flight, own bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if f := s.flight; f != nil {
 		select {
 		case <-f.done:
 			if f.err != nil && time.Since(f.ended) < loginAgain && !n.anew && f.need.stepUp == n.stepUp {
-				return f
+				return f, false
 			}
 		default:
-			return f
+			return f, false
 		}
 	}
-	f := &flight{done: make(chan struct{}), need: n, heard: make(chan struct{})}
+	f = &flight{done: make(chan struct{}), need: n, heard: make(chan struct{})}
 	s.flight = f
 	if !s.startLocked(func() {
 		err := s.login(s.ctx, f)
@@ -455,7 +466,7 @@ func (s *Source) fly(n need) *flight {
 		f.err = errClosed
 		close(f.done)
 	}
-	return f
+	return f, true
 }
 
 // A Waiter is a request that may wait for a login. It is in the context of the request.
@@ -473,18 +484,21 @@ func With(ctx context.Context, w Waiter) context.Context {
 	return context.WithValue(ctx, waiterKey{}, w)
 }
 
+// errLate is the cause of a context that has ended because its request may not wait for a login any longer.
+var errLate = errors.New("the login goes on")
+
+// patience returns a context for the time that a request may wait for logins.
+func (s *Source) patience(ctx context.Context) (context.Context, context.CancelFunc) {
+	w, _ := ctx.Value(waiterKey{}).(Waiter)
+	if within := cmp.Or(w.Within, s.opts.Within); within > 0 {
+		return context.WithTimeoutCause(ctx, within, errLate)
+	}
+	return context.WithCancel(ctx)
+}
+
 // wait waits for a login.
 func (s *Source) wait(ctx context.Context, f *flight) error {
 	w, _ := ctx.Value(waiterKey{}).(Waiter)
-	if w.Within == 0 {
-		w.Within = s.opts.Within
-	}
-	var late <-chan time.Time
-	if w.Within > 0 {
-		timer := time.NewTimer(w.Within)
-		defer timer.Stop()
-		late = timer.C
-	}
 	again := time.NewTicker(tellAgain)
 	defer again.Stop()
 	for {
@@ -497,10 +511,12 @@ func (s *Source) wait(ctx context.Context, f *flight) error {
 			return f.err
 		case <-heard:
 		case <-again.C:
-		case <-late:
-			return fmt.Errorf("%s needs a login, which goes on: %s When you have logged in, connect to the server again", s.server.Host, f.last())
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			err := context.Cause(ctx)
+			if errors.Is(err, errLate) {
+				err = fmt.Errorf("%s needs a login, which goes on: %s When you have logged in, connect to the server again", s.server.Host, f.last())
+			}
+			return err
 		}
 	}
 }
@@ -621,10 +637,11 @@ func (s *Source) elsewhere() string {
 	return text
 }
 
-// has reports whether there is another token than the one that the server has refused. A token of the same login has no more scope.
+// has reports whether there is another token than the one that the server has refused. For more scope it is one of another login, which has
+// asked for that scope.
 func (s *Source) has(n need) bool {
-	t := s.reload().Token
-	return t.Access != n.used && t.usable(time.Now(), 0) && (!n.stepUp || !t.Login.Equal(n.login))
+	r := s.reload()
+	return r.Token.Access != n.used && r.Token.usable(time.Now(), 0) && (!n.stepUp || !r.Token.Login.Equal(n.login) && r.hasAskedFor(n.challenge.scopes))
 }
 
 // scopes returns the scopes to ask for. granted are those of the login before.

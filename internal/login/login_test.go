@@ -221,6 +221,42 @@ func TestScopesOfOwnForm(t *testing.T) {
 	w.counted(map[string]int{"authorized": 2, "forbidden": 3})
 }
 
+// A request that needs more scope waits for a login for other scope, here or in another process. Then it begins a login of its own, which
+// keeps that scope.
+func TestTwoStepUps(t *testing.T) {
+	t.Parallel()
+	for name, processes := range map[string]int{"in one process": 1, "in two processes": 2} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, dir := newWorld(t), t.TempDir()
+			w.need["write"], w.need["admin"] = "write", "admin"
+			sources := []*login.Source{w.source(dir, nil), w.source(dir, nil)}
+			one, two := w.host(sources[0]), w.host(sources[processes-1])
+			for _, h := range []*host{one, two} {
+				if got := h.call("read"); got != "read" {
+					t.Fatalf("%q", got)
+				}
+			}
+			w.do(func() { w.agrees = make(chan struct{}) })
+			write := one.waits("write")
+			admin := two.waits("admin")
+			w.counted(map[string]int{"forbidden": 2, "authorization_code": 1})
+			close(w.agrees)
+			if got := <-write; got != "write" {
+				t.Errorf("%q", got)
+			}
+			if got := <-admin; got != "admin" {
+				t.Errorf("%q", got)
+			}
+			w.counted(map[string]int{"authorized": 3, "authorization_code": 3})
+			if got := one.call("write"); got != "write" {
+				t.Errorf("%q", got)
+			}
+			w.counted(map[string]int{"authorized": 3})
+		})
+	}
+}
+
 // A process that waits for another process's login tells its host so, with the URL of the login. It opens no second window.
 func TestElsewhere(t *testing.T) {
 	t.Parallel()
