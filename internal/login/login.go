@@ -332,7 +332,7 @@ func (s *Source) refreshNow(used string, refused bool) (record, error) {
 			s.over = fmt.Sprintf("the login at %s has ended (%v). ", s.server.Host, err)
 			s.mu.Unlock()
 			r.Token = token{}
-			if says(err, "invalid_client", "unauthorized_client") {
+			if isOfClient(err) {
 				r.Client = identity{}
 			}
 			s.keep(r)

@@ -389,6 +389,43 @@ func TestStepUpRefused(t *testing.T) {
 	}
 }
 
+// A user who has declined more scope in the browser is not asked for it again by a login that any other request needs. That login uses the client
+// of the declined one.
+func TestStepUpDeclined(t *testing.T) {
+	t.Parallel()
+	for name, again := range map[string]bool{"in one process": false, "in the next process": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, dir := newWorld(t), t.TempDir()
+			w.need["write"] = "write"
+			w.back = func(q url.Values) {
+				if strings.Contains(w.opened[len(w.opened)-1], "write") {
+					q.Del("code")
+					q.Set("error", "access_denied")
+				}
+			}
+			h := w.host(w.source(dir, nil))
+			if got := h.call("read"); got != "read" {
+				t.Fatalf("%q", got)
+			}
+			if got := h.call("write"); !strings.Contains(got, "access_denied") {
+				t.Fatalf("%q", got)
+			}
+			w.do(func() {
+				clear(w.access)
+				clear(w.refresh)
+			})
+			if again {
+				h = w.host(w.source(dir, nil))
+			}
+			if got := h.call("read"); got != "read" {
+				t.Errorf("%q", got)
+			}
+			w.counted(map[string]int{"authorized": 3, "registered": 1})
+		})
+	}
+}
+
 // A token that is renewed while the user logs in for more scope does not end that login: it has no more scope.
 func TestStepUpDuringRenewal(t *testing.T) {
 	t.Parallel()

@@ -116,8 +116,8 @@ type identity struct {
 	Redirect string `json:"redirect,omitempty"` // the redirect URI that was registered
 }
 
-// A pending login waits for its user. A process that is started meanwhile goes on with it. A login that was refused, or not
-// completed, leaves its issuer alone: the next one there registers another client.
+// A pending login waits for its user. A process that is started meanwhile goes on with it. Of a login that was refused its issuer, client and key
+// are left, for the next one there. One that was not completed, or that was refused for its client, leaves no client: the next one registers another.
 type pending struct {
 	// Issuer, Client and Key are those of the login. The ones of the record belong to its token.
 	Issuer string          `json:"issuer,omitempty"` // "": a record of an older build, in which they are the record's
