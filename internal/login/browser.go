@@ -71,13 +71,14 @@ func (l *attempt) code(ctx context.Context) (record, error) {
 }
 
 // begin prepares a login, and keeps it for a process that goes on with it. Or it goes on with a login that another process has
-// left, and returns true.
+// left, if that asks for the scopes that are needed now, and returns true.
 func (l *attempt) begin(ctx context.Context) (net.Listener, pending, bool, error) {
 	s := l.s
-	if p := l.r.Pending; !l.f.need.anew && p.State != "" && time.Now().Before(p.Until) && l.r.Client.ID != "" {
+	if p := l.r.Pending; !l.f.need.anew && p.State != "" && time.Now().Before(p.Until) && l.r.Client.ID != "" && covered(l.scopes, p.scopes()) {
 		var config net.ListenConfig
 		if u, err := url.Parse(p.Redirect); err == nil {
 			if listener, err := config.Listen(ctx, "tcp", u.Host); err == nil {
+				l.scopes = p.scopes()
 				return listener, p, true, nil
 			}
 		}

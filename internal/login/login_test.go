@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -513,6 +514,53 @@ func TestPending(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	w.counted(map[string]int{"authorized": 1, "registered": 1})
+}
+
+// A process that needs other scopes than a login that another process has left begins a login of its own. It goes on with one that asks for more
+// than it needs: that scope is kept when the user logs in for still more.
+func TestPendingScopes(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string][]string{
+		"admin": {"read", "read write", "read admin"},
+		"write": {"read", "read write", "read write", "read write admin"},
+		"read":  {"read", "read write", "read write", "read write admin"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, dir := newWorld(t), t.TempDir()
+			w.need["write"], w.need["admin"], w.quiet = "write", "admin", true
+			if got := w.host(w.source(dir, nil)).call("read"); got != "read" {
+				t.Fatalf("%q", got)
+			}
+			leaving := w.source(dir, func(o *login.Options) {
+				o.Open = func(to string) error { // the user does nothing yet
+					w.do(func() { w.opened = append(w.opened, to) })
+					return nil
+				}
+			})
+			w.host(leaving).waits("write")
+			leaving.Close()
+			if name == "read" { // it needs a login, too
+				w.do(func() {
+					clear(w.access)
+					clear(w.refresh)
+				})
+			}
+			h := w.host(w.source(dir, nil))
+			for _, name := range []string{name, "admin"} {
+				if got := h.call(name); got != name {
+					t.Errorf("%q, want %q", got, name)
+				}
+			}
+			var scopes []string
+			for _, to := range w.opened {
+				scopes = append(scopes, mcptest.Must(url.Parse(to))(t).Query().Get("scope"))
+			}
+			if !slices.Equal(scopes, want) {
+				t.Errorf("the browser shows logins for %q, want %q", scopes, want)
+			}
+		})
+	}
 }
 
 // Requests that do not need a login go on during one. The request that needs it is answered afterwards.

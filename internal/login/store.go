@@ -131,6 +131,15 @@ type pending struct {
 	Until    time.Time `json:"until,omitzero"`
 }
 
+// scopes returns the scopes that the login asks for.
+func (p pending) scopes() []string {
+	u, err := url.Parse(p.URL)
+	if err != nil {
+		return nil
+	}
+	return strings.Fields(u.Query().Get("scope"))
+}
+
 // version is the version of the files.
 const version = 1
 
