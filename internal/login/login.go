@@ -117,6 +117,9 @@ type need struct {
 	anew      bool      // the user wants a new login
 }
 
+// isLike reports whether a login for a need fails as one for another need has failed.
+func (n need) isLike(other need) bool { return n.stepUp == other.stepUp }
+
 // New returns a Source for the server at a URL. opts may be nil.
 func New(server string, opts *Options) (*Source, error) {
 	u, err := canonical(server)
@@ -393,7 +396,8 @@ func (s *Source) Taken(authorization string) {
 	})
 }
 
-// obtain gets a token that a need asks for. It looks again after a login that was under way already: that may have been for less.
+// obtain gets a token that a need asks for. It looks again after a login for another need, which was under way already: that may have been for
+// less, or was refused for more.
 func (s *Source) obtain(ctx context.Context, n need) error {
 	waiting, stop := s.patience(ctx)
 	defer stop()
@@ -402,7 +406,7 @@ func (s *Source) obtain(ctx context.Context, n need) error {
 			return err
 		}
 		f, own := s.fly(n)
-		if err := s.wait(waiting, f); own || n.anew || err != nil || waiting.Err() != nil {
+		if err := s.wait(waiting, f); own || n.anew || waiting.Err() != nil || err != nil && f.need.isLike(n) {
 			return err
 		}
 	}
@@ -447,7 +451,7 @@ func (s *Source) fly(n need) (f *flight, own bool) {
 	if f := s.flight; f != nil {
 		select {
 		case <-f.done:
-			if f.err != nil && time.Since(f.ended) < loginAgain && !n.anew && f.need.stepUp == n.stepUp {
+			if f.err != nil && time.Since(f.ended) < loginAgain && !n.anew && f.need.isLike(n) {
 				return f, false
 			}
 		default:

@@ -427,6 +427,42 @@ func TestStepUpDeclined(t *testing.T) {
 	}
 }
 
+// A request that needs any login, and waits for one for more scope, begins its own when the user has declined that one.
+func TestWaitsForDeclined(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.need["write"] = "write"
+	s := w.source(t.TempDir(), nil)
+	one, two := w.host(s), w.host(s)
+	for _, h := range []*host{one, two} {
+		if got := h.call("read"); got != "read" {
+			t.Fatalf("%q", got)
+		}
+	}
+	w.do(func() {
+		w.agrees = make(chan struct{})
+		w.back = func(q url.Values) {
+			w.back = nil
+			q.Del("code")
+			q.Set("error", "access_denied")
+		}
+	})
+	write := one.waits("write")
+	w.do(func() {
+		clear(w.access)
+		clear(w.refresh)
+	})
+	read := two.waits("read")
+	close(w.agrees)
+	if got := <-write; !strings.Contains(got, "access_denied") {
+		t.Errorf("%q", got)
+	}
+	if got := <-read; got != "read" {
+		t.Errorf("%q", got)
+	}
+	w.counted(map[string]int{"authorized": 3})
+}
+
 // A token that is renewed while the user logs in for more scope does not end that login: it has no more scope.
 func TestStepUpDuringRenewal(t *testing.T) {
 	t.Parallel()
