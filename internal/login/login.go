@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -88,9 +89,10 @@ type Source struct {
 
 	mu     sync.Mutex
 	loaded bool
-	record record  // the newest that is known here
-	flight *flight // the login that is under way, or the last one
-	over   string  // why the login before has ended, until the user is told
+	record record    // the newest that is known here
+	flight *flight   // the login that is under way; nil: none
+	failed []*flight // not long ago
+	over   string    // why the login before has ended, until the user is told
 	closed bool
 	unkept bool // tokens cannot be kept, and that was said
 	proofs proofs
@@ -117,8 +119,11 @@ type need struct {
 	anew      bool      // the user wants a new login
 }
 
-// isLike reports whether a login for a need fails as one for another need has failed.
-func (n need) isLike(other need) bool { return n.stepUp == other.stepUp }
+// isLike reports whether a login for a need fails as one for another need has failed: both are for the same scope, or both for no more scope.
+func (n need) isLike(other need) bool {
+	ours, theirs := n.challenge.scopes, other.challenge.scopes
+	return n.stepUp == other.stepUp && (!n.stepUp || covered(ours, theirs) && covered(theirs, ours))
+}
 
 // New returns a Source for the server at a URL. opts may be nil.
 func New(server string, opts *Options) (*Source, error) {
@@ -444,33 +449,38 @@ func covered(some, all []string) bool {
 	return true
 }
 
-// fly returns the login that is under way, or begins one: then own is true.
+// fly returns the login that is under way, or one like the needed one that has failed lately, or begins one: then own is true.
 func (s *Source) fly(n need) (f *flight, own bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if f := s.flight; f != nil {
-		select {
-		case <-f.done:
-			if f.err != nil && time.Since(f.ended) < loginAgain && !n.anew && f.need.isLike(n) {
-				return f, false
-			}
-		default:
-			return f, false
-		}
+	if s.flight != nil {
+		return s.flight, false
+	}
+	s.failed = slices.DeleteFunc(s.failed, func(f *flight) bool { return time.Since(f.ended) >= loginAgain })
+	if i := slices.IndexFunc(s.failed, func(f *flight) bool { return f.need.isLike(n) }); i >= 0 && !n.anew {
+		return s.failed[i], false
 	}
 	f = &flight{done: make(chan struct{}), need: n, heard: make(chan struct{})}
-	s.flight = f
 	if !s.startLocked(func() {
 		err := s.login(s.ctx, f)
 		s.mu.Lock()
-		f.err, f.ended = err, time.Now()
+		s.landLocked(f, err)
 		s.mu.Unlock()
-		close(f.done)
 	}) {
-		f.err = errClosed
-		close(f.done)
+		s.landLocked(f, errClosed)
+		return f, true
 	}
+	s.flight = f
 	return f, true
+}
+
+// landLocked ends a login.
+func (s *Source) landLocked(f *flight, err error) {
+	s.flight = nil
+	if f.err, f.ended = err, time.Now(); err != nil {
+		s.failed = append(s.failed, f)
+	}
+	close(f.done)
 }
 
 // A Waiter is a request that may wait for a login. It is in the context of the request.

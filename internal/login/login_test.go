@@ -427,6 +427,36 @@ func TestStepUpDeclined(t *testing.T) {
 	}
 }
 
+// A login for more scope that has failed is not repeated for half a minute. A request that needs other scope begins a login at once.
+func TestStepUpsFail(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.need["write"], w.need["admin"] = "write", "admin"
+	h := w.host(w.source(t.TempDir(), nil))
+	if got := h.call("read"); got != "read" {
+		t.Fatalf("%q", got)
+	}
+	w.back = func(q url.Values) {
+		q.Del("code")
+		q.Set("error", "access_denied")
+	}
+	for range 2 {
+		for _, name := range []string{"admin", "write"} {
+			if got := h.call(name); !strings.Contains(got, "access_denied") {
+				t.Errorf("%s: %q", name, got)
+			}
+		}
+	}
+	w.counted(map[string]int{"authorized": 3})
+	w.do(func() {
+		w.back, w.need["other"] = nil, "other"
+	})
+	if got := h.call("other"); got != "other" {
+		t.Errorf("%q", got)
+	}
+	w.counted(map[string]int{"authorized": 4})
+}
+
 // A request that needs any login, and waits for one for more scope, begins its own when the user has declined that one.
 func TestWaitsForDeclined(t *testing.T) {
 	t.Parallel()
