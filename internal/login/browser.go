@@ -135,7 +135,7 @@ func (l *attempt) begin(ctx context.Context) (net.Listener, pending, bool, error
 }
 
 // forget forgets a login that was not completed: the next one begins anew. client says that the next one also registers another client, as the
-// authorization server may not know the client any more, or not allow it this way to log in. A token and its client stay.
+// authorization server may not know the client any more, or not allow it this way to log in. A token and its client stay, as does the client at another one.
 func (l *attempt) forget(client bool) {
 	if l.s.ctx.Err() != nil {
 		return // another process goes on with it
@@ -149,7 +149,7 @@ func (l *attempt) forget(client bool) {
 	r.Pending = pending{Issuer: l.r.Issuer, Client: l.r.Client, Key: l.r.Key}
 	if client {
 		r.Pending.Client = identity{}
-		if !r.isLive() {
+		if !r.isLive() && r.Issuer == l.r.Issuer {
 			r.Client = identity{}
 		}
 	}

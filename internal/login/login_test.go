@@ -561,6 +561,33 @@ func TestOtherIssuer(t *testing.T) {
 	other.counted(map[string]int{"registered": 1, "token": 0})
 }
 
+// A login at another authorization server, which refuses the client, leaves the client of the login before, although its token has ended.
+func TestRefusedByOtherIssuer(t *testing.T) {
+	t.Parallel()
+	w, other := newWorld(t), newWorld(t)
+	s := w.source(t.TempDir(), func(o *login.Options) { o.Way, o.Tell = login.Device, w.enters })
+	w.meta = map[string]any{"device_authorization_endpoint": w.Issuer + "/device"}
+	if got := w.host(s).call("x"); got != "x" {
+		t.Fatalf("%q", got)
+	}
+	other.meta, other.deny = map[string]any{"device_authorization_endpoint": other.Issuer + "/device"}, "unauthorized_client"
+	w.do(func() {
+		w.prm = map[string]any{"authorization_servers": []string{other.Issuer}}
+		clear(w.access)
+		clear(w.refresh)
+	})
+	if got := w.host(s).call("x"); !strings.Contains(got, other.deny) {
+		t.Errorf("%q", got)
+	}
+	w.do(func() { w.prm = nil })
+	again := w.source(filepath.Dir(s.File()), func(o *login.Options) { o.Way, o.Tell = login.Device, w.enters })
+	if got := w.host(again).call("x"); got != "x" {
+		t.Errorf("%q", got)
+	}
+	w.counted(map[string]int{"registered": 1, "device": 2})
+	other.counted(map[string]int{"registered": 1, "device": 1})
+}
+
 // When a process ends during a login, the next process finishes it, in the same browser window.
 func TestPending(t *testing.T) {
 	t.Parallel()
