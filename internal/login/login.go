@@ -404,14 +404,17 @@ func (s *Source) Taken(authorization string) {
 // obtain gets a token that a need asks for. It looks again after a login for another need, which was under way already: that may have been for
 // less, or was refused for more.
 func (s *Source) obtain(ctx context.Context, n need) error {
+	if done, err := s.find(ctx, &n); done || err != nil {
+		return err
+	}
 	waiting, stop := s.patience(ctx)
 	defer stop()
 	for {
-		if done, err := s.find(ctx, &n); done || err != nil {
-			return err
-		}
 		f, own := s.fly(n)
 		if err := s.wait(waiting, f); own || n.anew || waiting.Err() != nil || err != nil && f.need.isLike(n) {
+			return err
+		}
+		if done, err := s.find(ctx, &n); done || err != nil {
 			return err
 		}
 	}

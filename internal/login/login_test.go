@@ -390,6 +390,26 @@ func TestStepUpRefused(t *testing.T) {
 	}
 }
 
+// A request waits for a login only as long as it may, and so does one that finds a login for another need under way. The login goes on.
+func TestWithin(t *testing.T) {
+	t.Parallel()
+	w, dir := newWorld(t), t.TempDir()
+	w.need["write"], w.need["admin"] = "write", "admin"
+	if got := w.host(w.source(dir, nil)).call("read"); got != "read" {
+		t.Fatalf("%q", got)
+	}
+	w.agrees = make(chan struct{})
+	s := w.source(dir, func(o *login.Options) { o.Within = time.Second })
+	write, admin := w.host(s).goes("write"), w.host(s).goes("admin")
+	for _, done := range []<-chan string{write, admin} {
+		if got := <-done; !strings.Contains(got, "which goes on") || !strings.Contains(got, w.Issuer+"/authorize") {
+			t.Errorf("%q", got)
+		}
+	}
+	close(w.agrees)
+	mcptest.Eventually(t, "the login", 20*time.Second, func() bool { return len(s.Scopes()) == 2 })
+}
+
 // A user who has declined more scope in the browser is not asked for it again by a login that any other request needs. That login uses the client
 // of the declined one.
 func TestStepUpDeclined(t *testing.T) {
