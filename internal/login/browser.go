@@ -54,6 +54,9 @@ func (l *attempt) code(ctx context.Context) (record, error) {
 		select {
 		case r := <-back:
 			got, err := l.exchange(ctx, p, r.query)
+			if err != nil {
+				l.forget(isOfClient(err)) // the page of this login was answered
+			}
 			r.done <- err
 			return got, err
 		case <-look.C:
@@ -61,20 +64,21 @@ func (l *attempt) code(ctx context.Context) (record, error) {
 				return record{}, errElsewhere
 			}
 		case <-ctx.Done():
-			l.forget()
+			l.forget(true)
 			return record{}, fmt.Errorf("no login at %s: %w", s.server.Host, context.Cause(ctx))
 		}
 	}
 }
 
 // begin prepares a login, and keeps it for a process that goes on with it. Or it goes on with a login that another process has
-// left, and returns true.
+// left, if that asks for the scopes that are needed now, and returns true.
 func (l *attempt) begin(ctx context.Context) (net.Listener, pending, bool, error) {
 	s := l.s
-	if p := l.r.Pending; !l.f.need.anew && p.State != "" && time.Now().Before(p.Until) && l.r.Client.ID != "" {
+	if p := l.r.Pending; !l.f.need.anew && p.State != "" && time.Now().Before(p.Until) && l.r.Client.ID != "" && covered(l.scopes, p.scopes()) {
 		var config net.ListenConfig
 		if u, err := url.Parse(p.Redirect); err == nil {
 			if listener, err := config.Listen(ctx, "tcp", u.Host); err == nil {
+				l.scopes = p.scopes()
 				return listener, p, true, nil
 			}
 		}
@@ -130,9 +134,9 @@ func (l *attempt) begin(ctx context.Context) (net.Listener, pending, bool, error
 	return listener, p, false, nil
 }
 
-// forget forgets a login that was not completed, and its client: the authorization server may not know the client any more, or not allow it
-// this way to log in. A token and its client stay.
-func (l *attempt) forget() {
+// forget forgets a login that was not completed: the next one begins anew. client says that the next one also registers another client, as the
+// authorization server may not know the client any more, or not allow it this way to log in. A token and its client stay, as does the client at another one.
+func (l *attempt) forget(client bool) {
 	if l.s.ctx.Err() != nil {
 		return // another process goes on with it
 	}
@@ -142,19 +146,18 @@ func (l *attempt) forget() {
 	}
 	defer unlock()
 	r := l.s.reload()
-	if r.Pending = (pending{Issuer: l.r.Issuer, Key: l.r.Key}); !r.isLive() {
-		r.Client = identity{}
+	r.Pending = pending{Issuer: l.r.Issuer, Client: l.r.Client, Key: l.r.Key}
+	if client {
+		r.Pending.Client = identity{}
+		if !r.isLive() && r.Issuer == l.r.Issuer {
+			r.Client = identity{}
+		}
 	}
 	l.s.keep(r)
 }
 
-// failed returns the error of a login that the authorization server has refused. It forgets a client that the authorization server does not know.
-func (l *attempt) failed(err error) error {
-	if says(err, "invalid_client", "unauthorized_client") {
-		l.forget()
-	}
-	return fmt.Errorf("no login at %s: %w", l.s.server.Host, err)
-}
+// isOfClient reports whether an authorization server refuses the client, and not the login.
+func isOfClient(err error) bool { return says(err, "invalid_client", "unauthorized_client") }
 
 // invite asks the user to log in. again says that another process has opened the browser.
 func (l *attempt) invite(p pending, again bool) {
@@ -276,7 +279,7 @@ func (l *attempt) exchange(ctx context.Context, p pending, q url.Values) (record
 	defer end()
 	t, granted, err := l.s.ask(lasting, l.r.Client, l.r.Places, l.r.Issuer, l.r.Resource, form, l.bound)
 	if err != nil {
-		return record{}, l.failed(err)
+		return record{}, fmt.Errorf("no login at %s: %w", l.s.server.Host, err)
 	}
 	return l.done(l.r, t, granted), nil
 }

@@ -71,6 +71,14 @@ func (l *attempt) device(ctx context.Context) (record, error) {
 	}
 }
 
+// failed returns the error of a login that the authorization server has refused. It forgets a client that the authorization server does not know.
+func (l *attempt) failed(err error) error {
+	if isOfClient(err) {
+		l.forget(true)
+	}
+	return fmt.Errorf("no login at %s: %w", l.s.server.Host, err)
+}
+
 // seconds returns a number of seconds in JSON, which some servers write as a text.
 func seconds(raw json.RawMessage, otherwise time.Duration) time.Duration {
 	n, err := strconv.ParseFloat(strings.Trim(string(raw), `"`), 64)

@@ -58,6 +58,7 @@ type world struct {
 	deny      string // the error with which devices get no codes, or ""
 	distrusts bool   // the server refuses all proofs
 	quiet     bool   // the authorization server does not state the granted scopes
+	commas    bool   // the authorization server separates the granted scopes by commas
 }
 
 type grant struct{ client, redirect, challenge, scope, key string }
@@ -337,6 +338,8 @@ func (w *world) tokens(rw http.ResponseWriter, r *http.Request) {
 	}
 	if w.quiet {
 		delete(got, "scope")
+	} else if w.commas {
+		got["scope"] = strings.ReplaceAll(g.scope, " ", ",")
 	}
 	if w.life > 0 {
 		got["expires_in"] = w.life.Seconds()
@@ -451,6 +454,7 @@ type host struct {
 	w    *world
 	conn *client.Conn
 	id   int
+	told chan string // gets the texts for requests that wait for a login, as far as there is room; nil: they are dropped
 }
 
 func (w *world) host(s *login.Source) *host {
@@ -458,6 +462,26 @@ func (w *world) host(s *login.Source) *host {
 	conn := mcptest.Must(client.New(w.URL, &client.Options{Auth: s, NoListen: true, Transport: client.HTTP, Logger: slog.New(slog.DiscardHandler)}))(w.t)
 	w.t.Cleanup(func() { _ = conn.Close() })
 	return &host{w: w, conn: conn}
+}
+
+// goes calls a tool in a goroutine. The channel gets the result of call.
+func (h *host) goes(name string) <-chan string {
+	done := make(chan string, 1)
+	go func() { done <- h.call(name) }()
+	return done
+}
+
+// waits calls a tool, and returns when the call waits for a login. The channel gets the result of call.
+func (h *host) waits(name string) <-chan string {
+	h.w.t.Helper()
+	h.told = make(chan string, 1)
+	done := h.goes(name)
+	select {
+	case <-h.told:
+	case got := <-done:
+		h.w.t.Fatalf("%s does not wait: %q", name, got)
+	}
+	return done
 }
 
 // call begins a session and calls a tool. It returns the text of the result, or of the error.
@@ -478,7 +502,13 @@ func (h *host) request(method, params string) string {
 	}
 	ctx, stop := context.WithTimeout(h.w.t.Context(), time.Minute)
 	defer stop()
-	if err := h.conn.Send(ctx, m); err != nil {
+	waiter := login.Waiter{Tell: func(text string) {
+		select {
+		case h.told <- text:
+		default:
+		}
+	}}
+	if err := h.conn.Send(login.With(ctx, waiter), m); err != nil {
 		return err.Error()
 	}
 	for {

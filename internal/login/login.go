@@ -1,6 +1,7 @@
 package login
 
 import (
+	"cmp"
 	"context"
 	"crypto"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -87,9 +89,10 @@ type Source struct {
 
 	mu     sync.Mutex
 	loaded bool
-	record record  // the newest that is known here
-	flight *flight // the login that is under way, or the last one
-	over   string  // why the login before has ended, until the user is told
+	record record    // the newest that is known here
+	flight *flight   // the login that is under way; nil: none
+	failed []*flight // not long ago
+	over   string    // why the login before has ended, until the user is told
 	closed bool
 	unkept bool // tokens cannot be kept, and that was said
 	proofs proofs
@@ -114,6 +117,12 @@ type need struct {
 	stepUp    bool      // more scope is needed
 	login     time.Time // with stepUp: the time of the login that has too little
 	anew      bool      // the user wants a new login
+}
+
+// isLike reports whether a login for a need fails as one for another need has failed: both are for the same scope, or both for no more scope.
+func (n need) isLike(other need) bool {
+	ours, theirs := n.challenge.scopes, other.challenge.scopes
+	return n.stepUp == other.stepUp && (!n.stepUp || covered(ours, theirs) && covered(theirs, ours))
 }
 
 // New returns a Source for the server at a URL. opts may be nil.
@@ -331,7 +340,7 @@ func (s *Source) refreshNow(used string, refused bool) (record, error) {
 			s.over = fmt.Sprintf("the login at %s has ended (%v). ", s.server.Host, err)
 			s.mu.Unlock()
 			r.Token = token{}
-			if says(err, "invalid_client", "unauthorized_client") {
+			if isOfClient(err) {
 				r.Client = identity{}
 			}
 			s.keep(r)
@@ -392,31 +401,45 @@ func (s *Source) Taken(authorization string) {
 	})
 }
 
-// obtain gets a token that a need asks for.
+// obtain gets a token that a need asks for. It looks again after a login for another need, which was under way already: that may have been for
+// less, or was refused for more.
 func (s *Source) obtain(ctx context.Context, n need) error {
+	if done, err := s.find(ctx, &n); done || err != nil {
+		return err
+	}
+	waiting, stop := s.patience(ctx)
+	defer stop()
+	for {
+		f, own := s.fly(n)
+		if err := s.wait(waiting, f); own || n.anew || waiting.Err() != nil || err != nil && f.need.isLike(n) {
+			return err
+		}
+		if done, err := s.find(ctx, &n); done || err != nil {
+			return err
+		}
+	}
+}
+
+// find reports whether there is a token that a need asks for, which it renews if that helps. If not, a login is needed.
+func (s *Source) find(ctx context.Context, n *need) (bool, error) {
 	r := s.reload()
 	switch {
 	case n.anew:
-	case r.Token.Access != n.used && r.Token.usable(time.Now(), 0) && (!n.stepUp || covered(n.challenge.scopes, r.Scopes)):
-		return nil // another request, or another process, has got it
+	case r.Token.Access != n.used && r.Token.usable(time.Now(), 0) && (!n.stepUp || r.hasAskedFor(n.challenge.scopes)):
+		return true, nil // another request, or another process, has got it
 	case n.stepUp:
 		n.login = r.Token.Login
 		if len(n.challenge.scopes) == 0 || covered(n.challenge.scopes, r.Asked) {
-			return fmt.Errorf("%s wants more rights than the login has (%s), and does not give them: log in as another user with 'holdfast login', or ask its operator",
+			return false, fmt.Errorf("%s wants more rights than the login has (%s), and does not give them: log in as another user with 'holdfast login', or ask its operator",
 				s.server.Host, oneLine(strings.Join(n.challenge.scopes, " ")))
 		}
 	case n.used != "" && n.used == r.Token.Access && s.renewable(r) && r.Token.Refused < mostRefused:
 		renewed, err := s.refresh(ctx, n.used, true)
-		if err != nil {
-			return err
-		}
-		if renewed.Token.Access != "" {
-			return nil
-		}
+		return err == nil && renewed.Token.Access != "", err
 	case n.used != "" && n.used == r.Token.Access && !r.Token.Taken && time.Since(r.Token.Login) < refusedSoon:
-		return fmt.Errorf("%s refuses the token that the login has just brought: its log may say why; 'holdfast logout' and another login begin again", s.server.Host)
+		return false, fmt.Errorf("%s refuses the token that the login has just brought: its log may say why; 'holdfast logout' and another login begin again", s.server.Host)
 	}
-	return s.wait(ctx, s.fly(n))
+	return false, nil
 }
 
 // covered reports whether all scopes of a list are in another.
@@ -429,33 +452,38 @@ func covered(some, all []string) bool {
 	return true
 }
 
-// fly returns the login that is under way, or begins one.
-func (s *Source) fly(n need) *flight {
+// fly returns the login that is under way, or one like the needed one that has failed lately, or begins one: then own is true.
+func (s *Source) fly(n need) (f *flight, own bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if f := s.flight; f != nil {
-		select {
-		case <-f.done:
-			if f.err != nil && time.Since(f.ended) < loginAgain && !n.anew && f.need.stepUp == n.stepUp {
-				return f
-			}
-		default:
-			return f
-		}
+	if s.flight != nil {
+		return s.flight, false
 	}
-	f := &flight{done: make(chan struct{}), need: n, heard: make(chan struct{})}
-	s.flight = f
+	s.failed = slices.DeleteFunc(s.failed, func(f *flight) bool { return time.Since(f.ended) >= loginAgain })
+	if i := slices.IndexFunc(s.failed, func(f *flight) bool { return f.need.isLike(n) }); i >= 0 && !n.anew {
+		return s.failed[i], false
+	}
+	f = &flight{done: make(chan struct{}), need: n, heard: make(chan struct{})}
 	if !s.startLocked(func() {
 		err := s.login(s.ctx, f)
 		s.mu.Lock()
-		f.err, f.ended = err, time.Now()
+		s.landLocked(f, err)
 		s.mu.Unlock()
-		close(f.done)
 	}) {
-		f.err = errClosed
-		close(f.done)
+		s.landLocked(f, errClosed)
+		return f, true
 	}
-	return f
+	s.flight = f
+	return f, true
+}
+
+// landLocked ends a login.
+func (s *Source) landLocked(f *flight, err error) {
+	s.flight = nil
+	if f.err, f.ended = err, time.Now(); err != nil {
+		s.failed = append(s.failed, f)
+	}
+	close(f.done)
 }
 
 // A Waiter is a request that may wait for a login. It is in the context of the request.
@@ -473,18 +501,21 @@ func With(ctx context.Context, w Waiter) context.Context {
 	return context.WithValue(ctx, waiterKey{}, w)
 }
 
+// errLate is the cause of a context that has ended because its request may not wait for a login any longer.
+var errLate = errors.New("the login goes on")
+
+// patience returns a context for the time that a request may wait for logins.
+func (s *Source) patience(ctx context.Context) (context.Context, context.CancelFunc) {
+	w, _ := ctx.Value(waiterKey{}).(Waiter)
+	if within := cmp.Or(w.Within, s.opts.Within); within > 0 {
+		return context.WithTimeoutCause(ctx, within, errLate)
+	}
+	return context.WithCancel(ctx)
+}
+
 // wait waits for a login.
 func (s *Source) wait(ctx context.Context, f *flight) error {
 	w, _ := ctx.Value(waiterKey{}).(Waiter)
-	if w.Within == 0 {
-		w.Within = s.opts.Within
-	}
-	var late <-chan time.Time
-	if w.Within > 0 {
-		timer := time.NewTimer(w.Within)
-		defer timer.Stop()
-		late = timer.C
-	}
 	again := time.NewTicker(tellAgain)
 	defer again.Stop()
 	for {
@@ -497,10 +528,12 @@ func (s *Source) wait(ctx context.Context, f *flight) error {
 			return f.err
 		case <-heard:
 		case <-again.C:
-		case <-late:
-			return fmt.Errorf("%s needs a login, which goes on: %s When you have logged in, connect to the server again", s.server.Host, f.last())
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			err := context.Cause(ctx)
+			if errors.Is(err, errLate) {
+				err = fmt.Errorf("%s needs a login, which goes on: %s When you have logged in, connect to the server again", s.server.Host, f.last())
+			}
+			return err
 		}
 	}
 }
@@ -621,10 +654,11 @@ func (s *Source) elsewhere() string {
 	return text
 }
 
-// has reports whether there is another token than the one that the server has refused. A token of the same login has no more scope.
+// has reports whether there is another token than the one that the server has refused. For more scope it is one of another login, which has
+// asked for that scope.
 func (s *Source) has(n need) bool {
-	t := s.reload().Token
-	return t.Access != n.used && t.usable(time.Now(), 0) && (!n.stepUp || !t.Login.Equal(n.login))
+	r := s.reload()
+	return r.Token.Access != n.used && r.Token.usable(time.Now(), 0) && (!n.stepUp || !r.Token.Login.Equal(n.login) && r.hasAskedFor(n.challenge.scopes))
 }
 
 // scopes returns the scopes to ask for. granted are those of the login before.

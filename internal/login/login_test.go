@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -191,6 +192,72 @@ func stepUp(t *testing.T, quiet bool) {
 	w.counted(map[string]int{"authorized": 3})
 }
 
+// A process takes the token of a login for more scope that another process has completed, although the authorization server states the granted
+// scopes in a form of its own. If the server refuses that token too, no further login begins.
+func TestScopesOfOwnForm(t *testing.T) {
+	t.Parallel()
+	w, dir := newWorld(t), t.TempDir()
+	w.need["write"], w.commas = "write", true
+	one, two := w.host(w.source(dir, nil)), w.host(w.source(dir, nil))
+	for _, h := range []*host{one, two} {
+		if got := h.call("read"); got != "read" {
+			t.Fatalf("%q", got)
+		}
+	}
+	for _, h := range []*host{one, two} { // the token of two is the one of before
+		if got := h.call("write"); got != "write" {
+			t.Errorf("%q", got)
+		}
+	}
+	w.counted(map[string]int{"authorized": 2, "forbidden": 2})
+	w.do(func() {
+		for token, g := range w.access {
+			g.scope = "read"
+			w.access[token] = g
+		}
+	})
+	if got := two.call("write"); !strings.Contains(got, "does not give them") {
+		t.Errorf("%q", got)
+	}
+	w.counted(map[string]int{"authorized": 2, "forbidden": 3})
+}
+
+// A request that needs more scope waits for a login for other scope, here or in another process. Then it begins a login of its own, which
+// keeps that scope.
+func TestTwoStepUps(t *testing.T) {
+	t.Parallel()
+	for name, processes := range map[string]int{"in one process": 1, "in two processes": 2} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, dir := newWorld(t), t.TempDir()
+			w.need["write"], w.need["admin"] = "write", "admin"
+			sources := []*login.Source{w.source(dir, nil), w.source(dir, nil)}
+			one, two := w.host(sources[0]), w.host(sources[processes-1])
+			for _, h := range []*host{one, two} {
+				if got := h.call("read"); got != "read" {
+					t.Fatalf("%q", got)
+				}
+			}
+			w.do(func() { w.agrees = make(chan struct{}) })
+			write := one.waits("write")
+			admin := two.waits("admin")
+			w.counted(map[string]int{"forbidden": 2, "authorization_code": 1})
+			close(w.agrees)
+			if got := <-write; got != "write" {
+				t.Errorf("%q", got)
+			}
+			if got := <-admin; got != "admin" {
+				t.Errorf("%q", got)
+			}
+			w.counted(map[string]int{"authorized": 3, "authorization_code": 3})
+			if got := one.call("write"); got != "write" {
+				t.Errorf("%q", got)
+			}
+			w.counted(map[string]int{"authorized": 3})
+		})
+	}
+}
+
 // A process that waits for another process's login tells its host so, with the URL of the login. It opens no second window.
 func TestElsewhere(t *testing.T) {
 	t.Parallel()
@@ -323,6 +390,129 @@ func TestStepUpRefused(t *testing.T) {
 	}
 }
 
+// A request waits for a login only as long as it may, and so does one that finds a login for another need under way. The login goes on.
+func TestWithin(t *testing.T) {
+	t.Parallel()
+	w, dir := newWorld(t), t.TempDir()
+	w.need["write"], w.need["admin"] = "write", "admin"
+	if got := w.host(w.source(dir, nil)).call("read"); got != "read" {
+		t.Fatalf("%q", got)
+	}
+	w.agrees = make(chan struct{})
+	s := w.source(dir, func(o *login.Options) { o.Within = time.Second })
+	write, admin := w.host(s).goes("write"), w.host(s).goes("admin")
+	for _, done := range []<-chan string{write, admin} {
+		if got := <-done; !strings.Contains(got, "which goes on") || !strings.Contains(got, w.Issuer+"/authorize") {
+			t.Errorf("%q", got)
+		}
+	}
+	close(w.agrees)
+	mcptest.Eventually(t, "the login", 20*time.Second, func() bool { return len(s.Scopes()) == 2 })
+}
+
+// A user who has declined more scope in the browser is not asked for it again by a login that any other request needs. That login uses the client
+// of the declined one.
+func TestStepUpDeclined(t *testing.T) {
+	t.Parallel()
+	for name, again := range map[string]bool{"in one process": false, "in the next process": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, dir := newWorld(t), t.TempDir()
+			w.need["write"] = "write"
+			w.back = func(q url.Values) {
+				if strings.Contains(w.opened[len(w.opened)-1], "write") {
+					q.Del("code")
+					q.Set("error", "access_denied")
+				}
+			}
+			h := w.host(w.source(dir, nil))
+			if got := h.call("read"); got != "read" {
+				t.Fatalf("%q", got)
+			}
+			if got := h.call("write"); !strings.Contains(got, "access_denied") {
+				t.Fatalf("%q", got)
+			}
+			w.do(func() {
+				clear(w.access)
+				clear(w.refresh)
+			})
+			if again {
+				h = w.host(w.source(dir, nil))
+			}
+			if got := h.call("read"); got != "read" {
+				t.Errorf("%q", got)
+			}
+			w.counted(map[string]int{"authorized": 3, "registered": 1})
+		})
+	}
+}
+
+// A login for more scope that has failed is not repeated for half a minute. A request that needs other scope begins a login at once.
+func TestStepUpsFail(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.need["write"], w.need["admin"] = "write", "admin"
+	h := w.host(w.source(t.TempDir(), nil))
+	if got := h.call("read"); got != "read" {
+		t.Fatalf("%q", got)
+	}
+	w.back = func(q url.Values) {
+		q.Del("code")
+		q.Set("error", "access_denied")
+	}
+	for range 2 {
+		for _, name := range []string{"admin", "write"} {
+			if got := h.call(name); !strings.Contains(got, "access_denied") {
+				t.Errorf("%s: %q", name, got)
+			}
+		}
+	}
+	w.counted(map[string]int{"authorized": 3})
+	w.do(func() {
+		w.back, w.need["other"] = nil, "other"
+	})
+	if got := h.call("other"); got != "other" {
+		t.Errorf("%q", got)
+	}
+	w.counted(map[string]int{"authorized": 4})
+}
+
+// A request that needs any login, and waits for one for more scope, begins its own when the user has declined that one.
+func TestWaitsForDeclined(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.need["write"] = "write"
+	s := w.source(t.TempDir(), nil)
+	one, two := w.host(s), w.host(s)
+	for _, h := range []*host{one, two} {
+		if got := h.call("read"); got != "read" {
+			t.Fatalf("%q", got)
+		}
+	}
+	w.do(func() {
+		w.agrees = make(chan struct{})
+		w.back = func(q url.Values) {
+			w.back = nil
+			q.Del("code")
+			q.Set("error", "access_denied")
+		}
+	})
+	write := one.waits("write")
+	w.do(func() {
+		clear(w.access)
+		clear(w.refresh)
+	})
+	read := two.waits("read")
+	close(w.agrees)
+	if got := <-write; !strings.Contains(got, "access_denied") {
+		t.Errorf("%q", got)
+	}
+	if got := <-read; got != "read" {
+		t.Errorf("%q", got)
+	}
+	w.counted(map[string]int{"authorized": 3})
+}
+
 // A token that is renewed while the user logs in for more scope does not end that login: it has no more scope.
 func TestStepUpDuringRenewal(t *testing.T) {
 	t.Parallel()
@@ -391,6 +581,33 @@ func TestOtherIssuer(t *testing.T) {
 	other.counted(map[string]int{"registered": 1, "token": 0})
 }
 
+// A login at another authorization server, which refuses the client, leaves the client of the login before, although its token has ended.
+func TestRefusedByOtherIssuer(t *testing.T) {
+	t.Parallel()
+	w, other := newWorld(t), newWorld(t)
+	s := w.source(t.TempDir(), func(o *login.Options) { o.Way, o.Tell = login.Device, w.enters })
+	w.meta = map[string]any{"device_authorization_endpoint": w.Issuer + "/device"}
+	if got := w.host(s).call("x"); got != "x" {
+		t.Fatalf("%q", got)
+	}
+	other.meta, other.deny = map[string]any{"device_authorization_endpoint": other.Issuer + "/device"}, "unauthorized_client"
+	w.do(func() {
+		w.prm = map[string]any{"authorization_servers": []string{other.Issuer}}
+		clear(w.access)
+		clear(w.refresh)
+	})
+	if got := w.host(s).call("x"); !strings.Contains(got, other.deny) {
+		t.Errorf("%q", got)
+	}
+	w.do(func() { w.prm = nil })
+	again := w.source(filepath.Dir(s.File()), func(o *login.Options) { o.Way, o.Tell = login.Device, w.enters })
+	if got := w.host(again).call("x"); got != "x" {
+		t.Errorf("%q", got)
+	}
+	w.counted(map[string]int{"registered": 1, "device": 2})
+	other.counted(map[string]int{"registered": 1, "device": 1})
+}
+
 // When a process ends during a login, the next process finishes it, in the same browser window.
 func TestPending(t *testing.T) {
 	t.Parallel()
@@ -410,6 +627,53 @@ func TestPending(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	w.counted(map[string]int{"authorized": 1, "registered": 1})
+}
+
+// A process that needs other scopes than a login that another process has left begins a login of its own. It goes on with one that asks for more
+// than it needs: that scope is kept when the user logs in for still more.
+func TestPendingScopes(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string][]string{
+		"admin": {"read", "read write", "read admin"},
+		"write": {"read", "read write", "read write", "read write admin"},
+		"read":  {"read", "read write", "read write", "read write admin"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, dir := newWorld(t), t.TempDir()
+			w.need["write"], w.need["admin"], w.quiet = "write", "admin", true
+			if got := w.host(w.source(dir, nil)).call("read"); got != "read" {
+				t.Fatalf("%q", got)
+			}
+			leaving := w.source(dir, func(o *login.Options) {
+				o.Open = func(to string) error { // the user does nothing yet
+					w.do(func() { w.opened = append(w.opened, to) })
+					return nil
+				}
+			})
+			w.host(leaving).waits("write")
+			leaving.Close()
+			if name == "read" { // it needs a login, too
+				w.do(func() {
+					clear(w.access)
+					clear(w.refresh)
+				})
+			}
+			h := w.host(w.source(dir, nil))
+			for _, name := range []string{name, "admin"} {
+				if got := h.call(name); got != name {
+					t.Errorf("%q, want %q", got, name)
+				}
+			}
+			var scopes []string
+			for _, to := range w.opened {
+				scopes = append(scopes, mcptest.Must(url.Parse(to))(t).Query().Get("scope"))
+			}
+			if !slices.Equal(scopes, want) {
+				t.Errorf("the browser shows logins for %q, want %q", scopes, want)
+			}
+		})
+	}
 }
 
 // Requests that do not need a login go on during one. The request that needs it is answered afterwards.

@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -58,6 +59,12 @@ func (r record) at(issuer string) record {
 
 // isLive reports whether the record has a token: then only a completed login changes the rest of the record.
 func (r record) isLive() bool { return r.Token.Access != "" || r.Token.Refresh != "" }
+
+// hasAskedFor reports whether the token may have scopes: each was granted, or the login has asked for it. The authorization server may
+// state the granted ones in a form of its own: with commas, as URLs, or as one scope for several.
+func (r record) hasAskedFor(scopes []string) bool {
+	return covered(scopes, slices.Concat(r.Scopes, r.Asked))
+}
 
 // places are the endpoints of an authorization server that are used after the login, and their ways
 // to authenticate a client.
@@ -109,8 +116,8 @@ type identity struct {
 	Redirect string `json:"redirect,omitempty"` // the redirect URI that was registered
 }
 
-// A pending login waits for its user. A process that is started meanwhile goes on with it. A login that was refused, or not
-// completed, leaves its issuer alone: the next one there registers another client.
+// A pending login waits for its user. A process that is started meanwhile goes on with it. Of a login that was refused its issuer, client and key
+// are left, for the next one there. One that was not completed, or that was refused for its client, leaves no client: the next one registers another.
 type pending struct {
 	// Issuer, Client and Key are those of the login. The ones of the record belong to its token.
 	Issuer string          `json:"issuer,omitempty"` // "": a record of an older build, in which they are the record's
@@ -122,6 +129,15 @@ type pending struct {
 	Verifier string    `json:"verifier,omitempty"`
 	Redirect string    `json:"redirect,omitempty"`
 	Until    time.Time `json:"until,omitzero"`
+}
+
+// scopes returns the scopes that the login asks for.
+func (p pending) scopes() []string {
+	u, err := url.Parse(p.URL)
+	if err != nil {
+		return nil
+	}
+	return strings.Fields(u.Query().Get("scope"))
 }
 
 // version is the version of the files.
