@@ -119,6 +119,7 @@ type Calls struct {
 	peers    Peers // nil: there are no other nodes
 	answered answeredRing
 	stranded strandings
+	unwanted unwanted
 	flying   flying
 	hints    likeness.Hints // of stranded calls of other nodes
 	far      likeness.Hints // of their calls in flight

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 
 	"holdfast/internal/likeness"
@@ -34,9 +35,13 @@ type attachment struct {
 	came  time.Time // when it came
 	safe  bool      // the tool may run twice: a model that asks again gets a new call
 	token []byte    // the request's progress token, or nil
+	// patience is how long the request waits, at the least, since a twin may be stranded soon.
+	patience time.Duration
 	beside
 	of   *stranded
 	call Call // the other call; nil if it has ended
+
+	withdrawing sync.Mutex // held to set of and call once the request was cancelled
 }
 
 // Attach answers a request with the messages of another call, if it is that call made again. It is false if the caller has to
@@ -88,6 +93,11 @@ func (t *Calls) Attach(ctx context.Context, c Call, m *jsonrpc.Message, header h
 		}
 		alone := !found && (len(a.twins) == 0 || !a.await(ctx))
 		if st.IsLate() {
+			return
+		}
+		if alone && len(a.twins) > 0 && ctx.Err() != nil {
+			st.undecided.Store(false)
+			t.o.Work.Go(a.awaitUnwanted) // which keeps no message
 			return
 		}
 		a.twins = nil
@@ -210,45 +220,53 @@ func (a *attachment) find() bool {
 	if a.t.stranded.n.Load() == 0 { // as a rule
 		return false
 	}
+	for _, other := range a.t.unwanted.before(a) {
+		other.withdrawFound() // the client wants no answer of that call
+	}
+	reason, ok := a.take()
+	if ok {
+		a.c.Attached(reason, a.of.s.Name())
+	}
+	return ok
+}
+
+// take is find, except that the log and observers are not told.
+func (a *attachment) take() (reason likeness.Reason, ok bool) {
+	if a.t.stranded.n.Load() == 0 { // as a rule
+		return 0, false
+	}
 	of, call, reason := a.t.take(keysIn(&a.st.like, a.c.In()), a.safe, a.came, a.c)
 	if of == nil {
-		return false
+		return 0, false
 	}
 	a.of, a.call = of, call
-	a.c.Attached(reason, of.s.Name())
-	return true
+	return reason, true
 }
 
 // await waits until a call like this one is stranded, and reports whether it has found it. A twin with the same id of the host's own need not be stranded: it is the same call.
+// If ctx ends first it may be false too early: see [attachment.awaitUnwanted].
 func (a *attachment) await(ctx context.Context) bool {
 	if a.isTwin() {
 		return true
 	}
-	patience := time.Duration(0)
 	if slices.ContainsFunc(a.twins, a.mayStrand) {
-		patience = strandsWithin
+		a.patience = strandsWithin
 	}
-	wait := time.Millisecond
-	for began := time.Now(); time.Since(began) < settlesWithin; wait = min(2*wait, mostPause) {
-		if time.Since(began) >= patience && !slices.ContainsFunc(a.twins, a.t.isUnsettled) {
-			// The twin may have been settled, and stranded, since the last look.
-			found := a.find()
-			if !found {
-				a.ends() // the request that has taken the call may be this one made again
-			}
-			return found
-		}
+	for wait := time.Millisecond; a.mayWait(); wait = min(2*wait, mostPause) {
 		pause(ctx, wait)
 		switch {
-		case a.ends():
+		case ctx.Err() != nil, a.ends():
 			return false
 		case a.isTwin(), a.find():
 			return true
-		case ctx.Err() != nil:
-			return false
 		}
 	}
-	return false
+	// The twin may have been settled, and stranded, since the last look.
+	found := a.find()
+	if !found {
+		a.ends() // the request that has taken the call may be this one made again
+	}
+	return found
 }
 
 // isTwin makes the request one with its twin, if the twin is in flight and the host gives both the same id, and reports whether it has.

@@ -74,7 +74,7 @@ func (p *Placement) hostForwarded() (*session.Session, error) {
 func (p *Placement) locate(ctx context.Context, principal caller.Principal) (*session.Session, *session.Remote, error) {
 	s, at, err := p.nodes.sessions.Locate(ctx, p.key, principal)
 	if errors.Is(err, session.ErrNotFound) && p.req.ID != "" && p.key == p.home.key {
-		at, err = p.nodes.sessions.Revivable(ctx, p.req.ID, principal, p.req.HTTP.RemoteAddr, p.req.Revision)
+		at, err = p.nodes.sessions.Revivable(ctx, p.req.ID, principal, p.req.HTTP, p.req.Revision)
 	}
 	return s, at, err
 }

@@ -129,7 +129,7 @@ func (h *Handler) find(x *exchange.Exchange) (err error) {
 
 // revive revives the session of an exchange, which no node has any more.
 func (h *Handler) revive(x *exchange.Exchange) (*session.Session, error) {
-	return h.sessions.Revive(x.Values(), x.Secret, x.Principal, x.HTTP.RemoteAddr, versionOf(x.HTTP))
+	return h.sessions.Revive(x.Values(), x.Secret, x.Principal, x.HTTP, versionOf(x.HTTP))
 }
 
 // versionOf returns the protocol revision in a request's header, or "".

@@ -15,7 +15,8 @@ type identity struct {
 	principal caller.Principal
 	tenant    *tenant // that its use is counted against
 	kind
-	taken bool // it was taken over from another node; set before other goroutines know it
+	agent string // the User-Agent of the request that began or revived the session, if hosts are known; set before other goroutines know it
+	taken bool   // it was taken over from another node; set before other goroutines know it
 	// firstEpoch is the epoch with which the session has begun again (revive.go); 0: it has not. Streams of earlier lives are gone.
 	firstEpoch uint64
 }
@@ -64,7 +65,7 @@ func (i *identity) observed() observe.Session {
 
 // about returns the text about the session that the store gets when the session is created.
 func (i *identity) about() []byte {
-	a := whereabouts.About{Life: i.firstEpoch, ID: i.id, Principal: []byte(i.principal.Text()), Single: i.single, Modern: i.modern}
+	a := whereabouts.About{Life: i.firstEpoch, ID: i.id, Principal: []byte(i.principal.Text()), Single: i.single, Modern: i.modern, Agent: i.agent}
 	if i.principal.IsAnonymous() {
 		a.Tenant = i.tenant.name
 	}

@@ -177,8 +177,8 @@ func (m *Manager) begin(r *http.Request, principal caller.Principal, kind kind, 
 		}
 	}
 	s := m.session(m.newID(r.Context(), principal, params), principal, caller.TenantOf(principal, r.RemoteAddr), kind)
-	if m.opts.Host != nil && kind.modern == "" {
-		s.patience.from(r)
+	if kind.modern == "" {
+		s.agent = m.opts.agentOf(r)
 	}
 	s.use.calls.Store(1) // not idle, however long the backend takes to open
 	var record []byte

@@ -15,7 +15,6 @@ import (
 // requests that take long. One timer is for all requests, so that a short request costs none. Guarded by Session.mu.
 type patience struct {
 	host  hosts.Host
-	agent string          // the User-Agent of the request that began the session, if hosts are known
 	kind  clientkind.Kind // of a carrier's clients
 	known bool            // host and kind are set
 	heard bool            // its client was shown our tools
@@ -27,10 +26,13 @@ type patience struct {
 // longestAgent bounds the part of a User-Agent that is kept, in bytes: its first product is enough.
 const longestAgent = 128
 
-// from takes in the request that begins the session, which no other goroutine knows yet.
-func (p *patience) from(r *http.Request) {
+// agentOf returns the part that is kept of the User-Agent of a request, or "" if no hosts are known.
+func (o *Options) agentOf(r *http.Request) string {
+	if o.Host == nil {
+		return ""
+	}
 	agent := r.Header.Get("User-Agent")
-	p.agent = strings.Clone(agent[:min(len(agent), longestAgent)])
+	return strings.Clone(agent[:min(len(agent), longestAgent)])
 }
 
 // know takes in the client's host, by the params of its initialize. s.mu is held, or no other goroutine knows the session.
@@ -38,7 +40,19 @@ func (p *patience) know(s *Session, params []byte) {
 	if s.m.opts.Host == nil {
 		return
 	}
-	p.host, p.known = s.m.opts.Host(jsonrpc.String(jsonrpc.Field(params, "clientInfo", "name")), p.agent), true
+	p.host, p.known = s.m.opts.Host(nameIn(params), s.agent), true
+}
+
+// nameIn returns the name of the client in the params of its initialize, or "".
+func nameIn(params []byte) string { return jsonrpc.String(jsonrpc.Field(params, "clientInfo", "name")) }
+
+// knowsByAgent reports whether the host of the session's client is known by its User-Agent alone. s.mu is held.
+func knowsByAgent(s *Session) bool {
+	if s.agent == "" || s.m.opts.Host == nil {
+		return false
+	}
+	name := nameIn(jsonrpc.Field(s.backend.initialize, "params"))
+	return s.m.opts.Host(name, s.agent) != s.m.opts.Host(name, "")
 }
 
 // hostOf returns the host that makes a request, as far as it is known. s.mu is held.

@@ -130,6 +130,7 @@ type sleepNote struct {
 	Revision string            `json:"r,omitempty"` // that its server has chosen, if it is not the one that the client asked for
 	Level    json.RawMessage   `json:"l,omitempty"`
 	Subs     []json.RawMessage `json:"s,omitempty"`
+	Agent    string            `json:"a,omitempty"` // the User-Agent, if the host of the client is known by nothing else; not in other notes: the record has it
 }
 
 // sleepNoteOf returns the note of a session; nil: it needs none. s.mu is held.
@@ -140,6 +141,9 @@ func sleepNoteOf(s *Session) []byte {
 	}
 	for _, uri := range slices.Sorted(maps.Keys(s.backend.settings.subs)) {
 		n.Subs = append(n.Subs, s.backend.settings.subs[uri])
+	}
+	if knowsByAgent(s) {
+		n.Agent = s.agent
 	}
 	text, err := json.Marshal(&n)
 	if err != nil || string(text) == "{}" {

@@ -1,11 +1,13 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
 	mathrand "math/rand/v2"
+	"net/http"
 	"time"
 
 	"holdfast/internal/caller"
@@ -76,10 +78,10 @@ func (m *Manager) newID(ctx context.Context, principal caller.Principal, params 
 	return id
 }
 
-// Revivable returns a session of the principal that no node has and that can begin again, for a client at an address that
+// Revivable returns a session of the principal that no node has and that can begin again, for a client that has made a request and
 // speaks a protocol revision ("": that is not known). The error is [ErrNotFound], whatever the reason; [stream.ErrConflict]
 // while the session is ending here: call again; or that of the store.
-func (m *Manager) Revivable(ctx context.Context, id string, principal caller.Principal, address, revision string) (*Remote, error) {
+func (m *Manager) Revivable(ctx context.Context, id string, principal caller.Principal, r *http.Request, revision string) (*Remote, error) {
 	if m.opts.Revival == nil {
 		return nil, ErrNotFound
 	}
@@ -109,7 +111,10 @@ func (m *Manager) Revivable(ctx context.Context, id string, principal caller.Pri
 	}
 	life := firstLife + mathrand.Uint64N(lastLife-firstLife)
 	return &Remote{
-		Record: whereabouts.Record{Session: shared.Session{Key: key}, ID: id, Principal: principal, Tenant: caller.TenantOf(principal, address)},
+		Record: whereabouts.Record{
+			Session: shared.Session{Key: key}, ID: id, Principal: principal, Tenant: caller.TenantOf(principal, r.RemoteAddr),
+			Agent: cmp.Or(jsonrpc.String(jsonrpc.Field(note, "a")), m.opts.agentOf(r)), // see [sleepNote]
+		},
 		begins: beginningOf(&c, revision, life, note),
 	}, nil
 }
@@ -127,10 +132,10 @@ func beginningOf(c *sessionid.Claims, revision string, life uint64, note []byte)
 
 // Revive begins a session again that [Manager.Revivable] returns, in a store that no other node shares; in a
 // shared one [Manager.TakeOver] does. The errors are those of both.
-func (m *Manager) Revive(ctx context.Context, id string, principal caller.Principal, address, revision string) (*Session, error) {
+func (m *Manager) Revive(ctx context.Context, id string, principal caller.Principal, r *http.Request, revision string) (*Session, error) {
 	for tries := 0; ; tries++ {
 		var s *Session
-		at, err := m.Revivable(ctx, id, principal, address, revision)
+		at, err := m.Revivable(ctx, id, principal, r, revision)
 		if err == nil {
 			s, err = m.takeOverOnce(ctx, at)
 		}
@@ -160,6 +165,7 @@ func (m *Manager) reviveAlone(at *Remote) (*Session, error) {
 	}
 	s := m.session(at.ID, at.Principal, at.Tenant, kind{})
 	s.use.calls.Store(1)
+	s.agent = at.Agent
 	at.begins.apply(s)
 	if err := m.list(s); err != nil {
 		return nil, err
@@ -200,7 +206,7 @@ func (m *Manager) reviveShared(ctx context.Context, at *Remote) (*Session, resto
 		return nil, restored{}, err
 	}
 	at.Life = at.begins.life
-	a := whereabouts.About{ID: at.ID, Principal: []byte(at.Principal.Text()), Life: at.Life, Revision: at.begins.revision}
+	a := whereabouts.About{ID: at.ID, Principal: []byte(at.Principal.Text()), Life: at.Life, Revision: at.begins.revision, Agent: at.Agent}
 	if at.Principal.IsAnonymous() {
 		a.Tenant = at.Tenant
 	}

@@ -53,13 +53,13 @@ func TestReviveTwice(t *testing.T) {
 		}
 		go func() {
 			close(asked)
-			s, err := h.Revive(t.Context(), id, ann, "", "")
+			s, err := h.Revive(t.Context(), id, ann, newRequest(), "")
 			second = s
 			done <- err
 		}()
 		<-asked
 	}
-	first, err := h.Revive(t.Context(), id, ann, "", "")
+	first, err := h.Revive(t.Context(), id, ann, newRequest(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func TestReviveResumable(t *testing.T) {
 	before.close()
 	h := newHouse(t, opts(), nil)
 	defer h.close()
-	if s, err = h.Revive(t.Context(), id, ann, "", ""); err != nil {
+	if s, err = h.Revive(t.Context(), id, ann, newRequest(), ""); err != nil {
 		t.Fatal(err)
 	}
 	begin(t, s, false, request(1))
@@ -122,7 +122,7 @@ func revivedWithTasks(t *testing.T) (*house, *Session) {
 	id := s.ID()
 	before.close()
 	h := newHouse(t, opts(), nil)
-	if s, err = h.Revive(t.Context(), id, caller.Principal{}, "", ""); err != nil {
+	if s, err = h.Revive(t.Context(), id, caller.Principal{}, newRequest(), ""); err != nil {
 		t.Fatal(err)
 	}
 	return h, s
@@ -180,7 +180,7 @@ func TestReviveSubscribed(t *testing.T) {
 	if err := keys.Note(t.Context(), s.key, time.Now(), []byte(`{"s":[{"uri":"x:a"}]}`)); err != nil {
 		t.Fatal(err)
 	}
-	if s, err = h.Revive(t.Context(), id, caller.Principal{}, "", ""); err != nil {
+	if s, err = h.Revive(t.Context(), id, caller.Principal{}, newRequest(), ""); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := held(), sessionCost+subscriptionSize("x:a"); got != want {

@@ -58,6 +58,11 @@ func (f *shelf) node(name string) *shelfNode {
 	return &shelfNode{Store: durable.New(named{h, name}, o), handle: h}
 }
 
+// Revive lets a session begin again.
+func (n *shelfNode) Revive(ctx context.Context, key stream.SessionKey, about []byte, epoch uint64) (stream.Lease, error) {
+	return n.Store.(reviver).Revive(ctx, key, about, epoch)
+}
+
 func (n *shelfNode) Append(ctx context.Context, l stream.Lease, records []stream.Record) error {
 	if f := n.before.Load(); f != nil {
 		if err := (*f)(records); err != nil {

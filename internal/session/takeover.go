@@ -218,7 +218,7 @@ func (m *Manager) acquireFrom(ctx context.Context, at *Remote, was shared.Sessio
 // restored returns a session that the store has given to this node; if late is not nil its older owner is fenced last.
 func (m *Manager) restored(ctx context.Context, at *Remote, taken shared.Taken, late lateFencer) (*Session, restored, error) {
 	s := m.session(at.ID, at.Principal, at.Tenant, kind{single: at.SingleStream, modern: at.Modern})
-	s.lease, s.taken, s.firstEpoch = taken.Lease, true, at.Life
+	s.lease, s.taken, s.firstEpoch, s.agent = taken.Lease, true, at.Life, at.Agent
 	s.renewed.Store(int64(m.clock()))
 	s.use.calls.Store(1) // not idle, until it is done
 	m.store.Count(s.lease, s.tenant.name)

@@ -32,6 +32,7 @@ type Record struct {
 	Modern         string // see [About]
 	Life           uint64
 	Revision       string
+	Agent          string         // see [About]
 	Was            shared.Session // as it was looked up
 }
 
@@ -48,8 +49,10 @@ type About struct {
 	Modern string `json:"modern,omitempty"` // the revision of the requests that it carries
 	Life   uint64 `json:"life,omitempty"`   // the epoch with which its life began, if that was not the first
 	// Revision is the one that the client of a session speaks which has begun again, until the first owner has noted it. All
-	// else that the session begins with is in the id.
+	// else that the session begins with, but for Agent, is in the id.
 	Revision string `json:"revision,omitempty"`
+	// Agent is the User-Agent of the request that began the session, or that revived it, if hosts are known by theirs.
+	Agent string `json:"agent,omitempty"`
 }
 
 // Text returns the record.
@@ -71,7 +74,7 @@ func Parse(at shared.Session) (*Record, error) {
 	if !principal.IsAnonymous() {
 		a.Tenant = caller.TenantOf(principal, "")
 	}
-	return &Record{Session: at, ID: a.ID, Principal: principal, Tenant: a.Tenant, SingleStream: a.Single, Modern: a.Modern, Life: a.Life, Revision: a.Revision, Was: at}, nil
+	return &Record{Session: at, ID: a.ID, Principal: principal, Tenant: a.Tenant, SingleStream: a.Single, Modern: a.Modern, Life: a.Life, Revision: a.Revision, Agent: a.Agent, Was: at}, nil
 }
 
 // LogValue implements [slog.LogValuer]: no log has the secret id.

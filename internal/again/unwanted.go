@@ -1,0 +1,89 @@
+package again
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+// This file is for a request that its client cancels while the request waits for a call like it to be stranded. Had the request been attached to
+// the call by then, its cancellation would have ended the call. So it ends the call as soon as the call is stranded.
+
+// mostUnwanted bounds how many cancelled requests of a node wait at a time. More wait for no call.
+const mostUnwanted = 256
+
+// unwanted are the cancelled requests that wait for calls. The zero value is ready to use. Its methods may be called concurrently.
+type unwanted struct {
+	mu  sync.Mutex
+	all []*attachment
+}
+
+// add adds a request. It is false if too many wait.
+func (u *unwanted) add(a *attachment) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if len(u.all) >= mostUnwanted {
+		return false
+	}
+	u.all = append(u.all, a)
+	return true
+}
+
+// remove removes a request.
+func (u *unwanted) remove(a *attachment) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.all = slices.DeleteFunc(u.all, func(other *attachment) bool { return other == a })
+}
+
+// before returns the requests that are like another, and came before it.
+func (u *unwanted) before(a *attachment) (found []*attachment) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, other := range u.all {
+		if like := &other.st.like; (like.Asked == a.st.like.Asked || like.IsNamed(&a.st.like)) && other.came.Before(a.came) {
+			found = append(found, other)
+		}
+	}
+	return found
+}
+
+// mayWait reports whether a twin of the request may yet be found to be stranded.
+func (a *attachment) mayWait() bool {
+	waited := time.Since(a.came)
+	return waited < a.patience || waited < settlesWithin && slices.ContainsFunc(a.twins, a.t.isUnsettled)
+}
+
+// awaitUnwanted waits for a call that the request, which was cancelled, would have been attached to, and withdraws the call.
+func (a *attachment) awaitUnwanted() {
+	if !a.t.unwanted.add(a) {
+		return
+	}
+	defer a.t.unwanted.remove(a)
+	for wait := time.Millisecond; !a.c.In().IsClosed(); wait = min(2*wait, mostPause) {
+		may := a.mayWait() // asked first: the twin may be settled, and stranded, meanwhile
+		if a.withdrawFound() || !may {
+			return
+		}
+		pause(a.t.o.Work.Context(), wait)
+	}
+}
+
+// withdrawFound withdraws the stranded call that the request, which was cancelled, makes again, unless it has before, and reports whether there is or was one.
+func (a *attachment) withdrawFound() bool {
+	a.withdrawing.Lock()
+	before := a.of != nil
+	if !before {
+		a.take()
+	}
+	found := a.of != nil
+	a.withdrawing.Unlock()
+	if before || !found {
+		return found
+	}
+	defer a.t.stranded.leave(a.st)
+	if a.call != nil && !a.call.Standing().IsFollowed() {
+		withdraw(a.call, a.c.In(), a.of.number)
+	}
+	return true
+}
