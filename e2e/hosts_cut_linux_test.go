@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -93,11 +94,17 @@ type hostPlayed struct {
 	lastID  string // of the newest event with an id, on the streams of the last call
 }
 
-// resets is an HTTP client with a connection for each request. A connection that is cut before its response has ended is cut with RST.
+// A cutKey is the key of the *atomic.Pointer[net.TCPConn] in a context to which resets stores the connection of the request.
+type cutKey struct{}
+
+// resets is an HTTP client with a connection for each request. A connection that is closed before its response has ended is cut with RST.
 var resets = &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 	c, err := new(net.Dialer).DialContext(ctx, network, addr)
 	if err == nil {
 		err = c.(*net.TCPConn).SetLinger(0)
+		if conn, ok := ctx.Value(cutKey{}).(*atomic.Pointer[net.TCPConn]); ok {
+			conn.Store(c.(*net.TCPConn))
+		}
 	}
 	return c, err
 }}}
@@ -260,8 +267,15 @@ func (h *hostPlayed) call(tag string, report bool) *callPlayed {
 
 // make makes the call, for the first time or again.
 func (h *hostPlayed) make(c *callPlayed) *callPlayed {
-	var ctx context.Context
-	ctx, c.cut = context.WithCancel(h.t.Context())
+	ctx, cancel := context.WithCancel(h.t.Context())
+	conn := new(atomic.Pointer[net.TCPConn])
+	ctx = context.WithValue(ctx, cutKey{}, conn)
+	c.cut = func() { // at once: the end of the context closes the connection a little later
+		if opened := conn.Load(); opened != nil {
+			_ = opened.Close()
+		}
+		cancel()
+	}
 	ended := make(chan struct{})
 	c.ended = ended
 	go func() {
