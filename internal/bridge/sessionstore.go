@@ -169,25 +169,34 @@ func (s *store) save(record func() *sessionRecord) error {
 	return s.session.write(r)
 }
 
-// saveLast is save for a process that ends. It leaves out the calls that another process has taken over, and that have ended or are kept in
-// the session of that one: the next process that has this session would continue them, too.
+// saveLast is save for a process that ends. It leaves out the calls that are elsewhere: the next process that has this session would continue
+// them, too.
 func (s *store) saveLast(record func() *sessionRecord) error {
 	return s.save(func() *sessionRecord {
 		r := record()
 		if r != nil {
-			r.Calls = slices.DeleteFunc(r.Calls, func(c callRecord) bool { return s.calls[string(c.ID)] == nil && s.isElsewhere(c.ID) })
+			s.leaveOut(r)
 		}
 		return r
 	})
 }
 
-// isElsewhere reports whether a call was taken over, and has ended or is kept in the session of another process. s.mu is held.
+// leaveOut removes the calls that are elsewhere from a record. s.mu is held.
+func (s *store) leaveOut(r *sessionRecord) {
+	r.Calls = slices.DeleteFunc(r.Calls, func(c callRecord) bool { return s.isElsewhere(c.ID) })
+}
+
+// isElsewhere reports whether a call that was taken over has ended, or is kept in the session of the process that has it. A call that no process has
+// stays in each session that it is in: its processes may be ending at the same time (rule 4). s.mu is held.
 func (s *store) isElsewhere(id []byte) bool {
-	if _, err := os.Stat(s.callFile(id)); err != nil {
+	if s.calls[string(id)] != nil {
 		return false
 	}
 	if _, err := os.Stat(s.callFile(id) + overSuffix); err == nil {
 		return true
+	}
+	if !statefile.IsLocked(s.callFile(id)) {
+		return false
 	}
 	names, err := s.sessions()
 	return err == nil && slices.ContainsFunc(names, func(name string) bool {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -45,6 +46,15 @@ func saveRecord(t *testing.T, s *store, r *sessionRecord) {
 
 func callOf(id, request string) callRecord {
 	return callRecord{ID: json.RawMessage(id), fingerprint: fingerprint{Old: request}, Place: &client.CallState{ID: json.RawMessage(id)}}
+}
+
+// recordOf returns a function that returns a record of the host "host", as [store.save] wants it.
+func recordOf(calls ...callRecord) func() *sessionRecord {
+	return func() *sessionRecord {
+		return &sessionRecord{
+			fingerprint: fingerprint{Old: "host"}, Alive: time.Now(), Calls: slices.Clone(calls), Conn: client.State{Result: json.RawMessage(`{}`)},
+		}
+	}
 }
 
 // takeOver takes over the call "again" of the host "host", as a process does. It returns the
@@ -152,6 +162,32 @@ func TestStoreTakeOver(t *testing.T) {
 	}
 	if fourth.takeOver([]byte(`"locked"`)) {
 		t.Error("the file of a call that a process has is forgotten")
+	}
+}
+
+// A call that is in two sessions, as a process was killed while it took the call over, stays in one if the processes that have the two end at the
+// same time.
+func TestStoreNeverInNone(t *testing.T) {
+	t.Parallel()
+	for range 100 {
+		dir := t.TempDir()
+		a, _ := openStore(t, dir, "host")
+		b, _ := openStore(t, dir, "host")
+		mcptest.Check(t, os.WriteFile(a.callFile([]byte("1")), nil, 0o600)) // of the process that was killed
+		record := recordOf(callOf("1", "again"))
+		mcptest.Check(t, a.save(record))
+		mcptest.Check(t, b.save(record))
+		errs := make(chan error, 2)
+		for _, s := range []*store{a, b} {
+			go func() { errs <- s.saveLast(record) }()
+		}
+		mcptest.Check(t, <-errs)
+		mcptest.Check(t, <-errs)
+		if sessionsWith(t, a, []byte(`"id":1,`)) == 0 {
+			t.Fatal("the call is in no session")
+		}
+		a.close()
+		b.close()
 	}
 }
 

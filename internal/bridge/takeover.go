@@ -30,7 +30,7 @@ func (s *store) lockCall(id []byte) bool {
 		return true
 	}
 	name := s.callFile(id)
-	lock, err := statefile.TryLock(name)
+	lock, err := statefile.LockSoon(name)
 	if err != nil {
 		slog.Warn("cannot lock a call: another process may continue it too", "error", err)
 		return true
