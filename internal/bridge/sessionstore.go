@@ -39,8 +39,8 @@ import (
 //     file. If that is there, the call must not be taken over.
 //  4. The process that takes a call over from another session keeps it in its own session
 //     first. Then it removes the call from the other session, if that session's lock is free; else
-//     the process that has that session does so when it ends. A process killed in between leaves
-//     the call in two sessions, never in none.
+//     the process that has that session does so when it ends, or the next one when it begins. A
+//     process killed in between leaves the call in two sessions, never in none.
 //  5. When a call that was taken over has ended, the .over file is written before the
 //     call's lock is released.
 //
@@ -86,7 +86,7 @@ func newStore(dir, url, transport string, header http.Header) *store {
 }
 
 // open takes a session file for this process. It returns the record of a session that a request
-// with the fingerprint opener began, or nil if there is none.
+// with the fingerprint opener began, without the calls that are elsewhere, or nil if there is none.
 func (s *store) open(opener fingerprint) (*sessionRecord, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -123,6 +123,9 @@ func (s *store) open(opener fingerprint) (*sessionRecord, error) {
 		}
 	}
 	s.session = own
+	if best != nil {
+		s.leaveOut(best)
+	}
 	return best, nil
 }
 

@@ -191,6 +191,56 @@ func TestStoreNeverInNone(t *testing.T) {
 	}
 }
 
+// A process does not continue a call of its session that another one has taken over, or that has ended, though the process before it was
+// killed, or ended before the other one had kept the call.
+func TestStoreTakenOverBefore(t *testing.T) {
+	t.Parallel()
+	for name, last := range map[string]func(s *store, record func() *sessionRecord) error{
+		"killed": func(*store, func() *sessionRecord) error { return nil },
+		"ended":  (*store).saveLast,
+	} {
+		dir := t.TempDir()
+		a, _ := openStore(t, dir, "host")
+		b, _ := openStore(t, dir, "host")
+		call := callOf("1", "again")
+		call.Left = time.Now()
+		mcptest.Check(t, a.save(recordOf(call)))
+		mcptest.Check(t, b.save(recordOf()))
+		c := b.takeOverForeign(t.Context(), fingerprint{Old: "host"}, func(*callRecord) bool { return true })
+		if c == nil {
+			t.Fatal("not taken over")
+		}
+		mcptest.Check(t, last(a, recordOf(call)))
+		mcptest.Check(t, b.save(recordOf(c.callRecord)))
+		b.settle(c)
+		a.close()
+		next := func() (calls int) {
+			s, old := openStore(t, dir, "host")
+			defer s.close()
+			if old == nil {
+				t.Fatal("there is no session")
+			}
+			return len(old.Calls)
+		}
+		if n := next(); n != 0 {
+			t.Errorf("%s: a call of another process continues", name)
+		}
+		b.close() // as when its process is killed
+		if n := next(); n != 1 {
+			t.Errorf("%s: a call that no process has does not continue", name)
+		}
+		b, _ = openStore(t, dir, "host")
+		if !b.takeOver(call.ID) {
+			t.Error("not taken over")
+		}
+		b.end(call.ID)
+		b.close()
+		if n := next(); n != 0 {
+			t.Errorf("%s: a call that has ended continues", name)
+		}
+	}
+}
+
 // The sessions that are kept for one server are bounded. A session that cannot be kept is an error.
 func TestStoreBounds(t *testing.T) {
 	t.Parallel()
