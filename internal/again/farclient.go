@@ -190,9 +190,7 @@ func (t *Calls) takeFlying(ctx context.Context, keys likeness.Keys, q *loanQuery
 
 // lend writes the messages of a call, and reports whether they were written to the end.
 func (t *Calls) lend(ctx context.Context, of *stranded, call Call, reason likeness.Reason, w io.Writer) bool {
-	if call != nil {
-		defer followed(call)()
-	}
+	defer followed(call)()
 	if writeFrame(w, frameTaken, []byte{byte(reason)}) != nil {
 		return false
 	}
