@@ -94,45 +94,89 @@ func (s *store) open(opener fingerprint) (*sessionRecord, error) {
 		return nil, err
 	}
 	s.sweep()
-	names, err := s.sessions()
+	own, old, err := s.resumed(opener)
+	if err == nil && own == nil {
+		own, err = s.unused()
+	}
 	if err != nil {
 		return nil, err
 	}
-	var own *sessionFile
-	var best *sessionRecord
-	for _, name := range names {
-		f, err := lockSession(name)
-		if err != nil {
-			own.release()
-			return nil, err
-		}
-		if f == nil {
-			continue // another process has it
-		}
-		old := f.read()
-		if old == nil || !old.matches(opener) || best != nil && !old.preferred(best) {
-			f.release() // of another host, which may come back
-			continue
-		}
-		own.release()
-		own, best = f, old
-	}
-	if own == nil {
-		if own, err = s.unused(); err != nil {
-			return nil, err
-		}
-	}
 	s.session = own
-	if best != nil {
-		s.leaveOut(best)
+	if old != nil {
+		s.leaveOut(old)
 	}
-	return best, nil
+	return old, nil
+}
+
+// How long a process that begins waits for a session which another process may have locked only to take a call over from it.
+const (
+	lockedFor  = 50 * time.Millisecond
+	lockedLook = 5 * time.Millisecond
+)
+
+// resumed locks a session that a request with the fingerprint opener began, and returns it with its record, or nil if there is none. It locks
+// no other session: the process of that one may begin at the same time.
+func (s *store) resumed(opener fingerprint) (*sessionFile, *sessionRecord, error) {
+	for began := time.Now(); ; time.Sleep(lockedLook) {
+		names, err := s.ofHost(opener)
+		if err != nil {
+			return nil, nil, err
+		}
+		again := false
+		for _, name := range names {
+			f, err := lockSession(name)
+			if err != nil {
+				return nil, nil, err
+			}
+			old := (&sessionFile{name: name}).read() // it may be another one by now
+			switch {
+			case old == nil || !old.matches(opener):
+				f.release()
+			case f != nil:
+				return f, old, nil
+			default:
+				again = again || len(old.Calls) > 0
+			}
+		}
+		if !again || time.Since(began) > lockedFor {
+			return nil, nil, nil
+		}
+	}
+}
+
+// ofHost returns the names of the sessions that a request with the fingerprint opener began, the likeliest one first.
+func (s *store) ofHost(opener fingerprint) (names []string, err error) {
+	all, err := s.sessions()
+	if err != nil {
+		return nil, err
+	}
+	records := make(map[string]*sessionRecord)
+	for _, name := range all {
+		if old := (&sessionFile{name: name}).read(); old != nil && old.matches(opener) {
+			records[name] = old
+			names = append(names, name)
+		}
+	}
+	slices.SortStableFunc(names, func(a, b string) int {
+		switch {
+		case records[a].preferred(records[b]):
+			return -1
+		case records[b].preferred(records[a]):
+			return 1
+		}
+		return 0
+	})
+	return names, nil
 }
 
 // unused locks a session file in which nothing is kept.
 func (s *store) unused() (*sessionFile, error) {
 	for i := range maxSessions {
-		f, err := lockSession(filepath.Join(s.dir, fmt.Sprintf("%s-%d.json", s.prefix, i)))
+		f := &sessionFile{name: filepath.Join(s.dir, fmt.Sprintf("%s-%d.json", s.prefix, i))}
+		if f.read() != nil {
+			continue
+		}
+		f, err := lockSession(f.name)
 		if err != nil {
 			return nil, err
 		}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"holdfast/client"
@@ -239,6 +240,48 @@ func TestStoreTakenOverBefore(t *testing.T) {
 			t.Errorf("%s: a call that has ended continues", name)
 		}
 	}
+}
+
+// A process locks the session that it takes, and no other, even for a moment: the process of that one may begin just then.
+func TestStoreLocksOneSession(t *testing.T) {
+	t.Parallel()
+	dir, now := t.TempDir(), time.Now()
+	keepSession(t, dir, "another", now, callOf("1", "again"))
+	keepSession(t, dir, "host", now.Add(-time.Second), callOf("2", "other"))
+	keepSession(t, dir, "host", now.Add(-time.Minute), callOf("3", "other"))
+	locks := func() []string { return mcptest.Must(filepath.Glob(filepath.Join(dir, "connect", "*.lock")))(t) }
+	for _, name := range locks() {
+		mcptest.Check(t, os.Remove(name))
+	}
+	s, old := openStore(t, dir, "host")
+	if old == nil || string(old.Calls[0].ID) != "2" {
+		t.Errorf("opened %+v", old)
+	}
+	if got := takeOver(t, s); got != "" {
+		t.Errorf("took %s over", got)
+	}
+	if all := locks(); len(all) != 1 {
+		t.Errorf("locked: %q", all)
+	}
+}
+
+// A process that begins gets its session although another one has it locked just then, to take over a call from it.
+func TestStoreOpenWaits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		keepSession(t, dir, "host", time.Now(), callOf("1", "again"), callOf("2", "other"))
+		other, _ := openStore(t, dir, "other")
+		c := other.takeOverForeign(t.Context(), fingerprint{Old: "host"}, func(c *callRecord) bool { return string(c.ID) == "1" })
+		if c == nil {
+			t.Fatal("not taken over")
+		}
+		time.AfterFunc(lockedFor/2, func() { other.settle(c) })
+		_, old := openStore(t, dir, "host")
+		if old == nil || len(old.Calls) != 1 || string(old.Calls[0].ID) != "2" {
+			t.Errorf("opened %+v", old)
+		}
+	})
 }
 
 // The sessions that are kept for one server are bounded. A session that cannot be kept is an error.
