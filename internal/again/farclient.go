@@ -147,7 +147,7 @@ func (t *Calls) Lend(ctx context.Context, query []byte, w io.Writer) (found bool
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	l := &loan{stop: stop}
-	t.loans.Store(q.Name, l) // before the call is taken: the client may cancel the request while this node waits for the call
+	t.loans.Store(q.Name, l)                  // before the call is taken: the client may cancel the request while this node waits for the call
 	defer t.loans.CompareAndDelete(q.Name, l) // the node may have asked again by that name
 	of, call, reason := t.takeFlying(ctx, keys, &q, l)
 	if of == nil {

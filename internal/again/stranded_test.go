@@ -87,7 +87,8 @@ func TestLastFollower(t *testing.T) {
 	t.Parallel()
 	c := &waited{}
 	one, other := followed(c), followed(c)
-	if one() || one() || !c.standing.IsFollowed() {
+	first, repeated := one(), one()
+	if first || repeated || !c.standing.IsFollowed() {
 		t.Error("the first of two that leave is taken for the last")
 	}
 	if !other() || c.standing.IsFollowed() {

@@ -31,8 +31,8 @@ type legacyProbe struct {
 	timer *time.Timer
 }
 
-// asked are the ids of the requests server/discover of a probe, which follow each other: a client whose initialize was refused may
-// send another.
+// asked are the ids of the requests server/discover of a probe, which follow each other. A client may send another initialize after
+// the first was refused.
 type asked struct{ first, last int64 }
 
 func newLegacyProbe(t *translator, start backend.Start, sink backend.Sink) *legacyProbe {
