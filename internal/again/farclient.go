@@ -147,7 +147,7 @@ func (t *Calls) Lend(ctx context.Context, query []byte, w io.Writer) (found bool
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	l := &loan{stop: stop}
-	t.loans.Store(q.Name, l) // before the call is taken: the client may cancel the request while this node waits for the call
+	t.loans.Store(q.Name, l)                  // before the call is taken: the client may cancel the request while this node waits for the call
 	defer t.loans.CompareAndDelete(q.Name, l) // the node may have asked again by that name
 	of, call, reason := t.takeFlying(ctx, keys, &q, l)
 	if of == nil {
@@ -190,9 +190,7 @@ func (t *Calls) takeFlying(ctx context.Context, keys likeness.Keys, q *loanQuery
 
 // lend writes the messages of a call, and reports whether they were written to the end.
 func (t *Calls) lend(ctx context.Context, of *stranded, call Call, reason likeness.Reason, w io.Writer) bool {
-	if call != nil {
-		defer followed(call)()
-	}
+	defer followed(call)()
 	if writeFrame(w, frameTaken, []byte{byte(reason)}) != nil {
 		return false
 	}

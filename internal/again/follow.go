@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"sync"
 
 	"holdfast/internal/protocol"
 	"holdfast/internal/reading"
@@ -22,9 +23,8 @@ func (a *attachment) begins() {
 func (a *attachment) follow(ctx context.Context) {
 	a.begins()
 	defer a.t.stranded.leave(a.st)
-	if a.call != nil {
-		defer followed(a.call)()
-	}
+	left := followed(a.call)
+	defer left()
 	if a.of.number == 0 {
 		a.end(a.of.answer)
 		return
@@ -34,17 +34,21 @@ func (a *attachment) follow(ctx context.Context) {
 	case over:
 	case err != nil:
 		a.end(nil)
-	default:
-		a.given()
+	case left(): // the request has ended before the call, which no other client waits for
+		withdraw(a.call, a.c.In(), a.of.number)
 	}
 }
 
-// followed notes that a request says the messages of a call, until left is called.
-func followed(c Call) (left func()) {
+// followed notes that a request says the messages of a call, until left is called, which reports whether no other request says them. c is nil if
+// the call has ended.
+func followed(c Call) (left func() (last bool)) {
+	if c == nil {
+		return func() bool { return false }
+	}
 	n := &c.Standing().followers
 	n.Add(1)
 	c.Returned()
-	return func() { n.Add(-1) }
+	return sync.OnceValue(func() bool { return n.Add(-1) == 0 })
 }
 
 // follow calls say for the entries of a stranded call, until say reports that the call is over, or ctx ends. call is nil if it had
@@ -125,14 +129,6 @@ func (a *attachment) end(response []byte) {
 }
 
 var errNotKept = jsonrpc.Errorf(protocol.CodeOutcomeUnknown, protocol.TextOutcomeUnknown+": this call was made again after its connection had broken, and what became of it is not kept")
-
-// given is called when the request has ended before the other call. If its client no longer wants an answer given cancels the other
-// call, too, unless another client waits for that.
-func (a *attachment) given() {
-	if a.call != nil && a.call.Standing().followers.Load() <= 1 {
-		withdraw(a.call, a.c.In(), a.of.number)
-	}
-}
 
 // withdraw cancels a call, as the client that made its request again, in the session s, no longer wants an answer. It does nothing if the session has ended, or
 // the stream of the call is read.

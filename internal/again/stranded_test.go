@@ -2,6 +2,8 @@ package again
 
 import (
 	"encoding/binary"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -68,5 +70,47 @@ func TestStrandedLate(t *testing.T) {
 	all.Strand(s, 8, like)
 	if all.stranded.knows(s, 7) || !all.stranded.knows(s, 8) {
 		t.Errorf("7: %v, 8: %v", all.stranded.knows(s, 7), all.stranded.knows(s, 8))
+	}
+}
+
+// A waited is a call that other requests wait for.
+type waited struct {
+	Call
+	standing Standing
+}
+
+func (w *waited) Standing() *Standing { return &w.standing }
+func (w *waited) Returned()           {}
+
+// Of the requests that wait for a call and are cancelled at the same time, one is the last, and cancels the call. None is of a call that has ended.
+func TestLastFollower(t *testing.T) {
+	t.Parallel()
+	c := &waited{}
+	one, other := followed(c), followed(c)
+	first, repeated := one(), one()
+	if first || repeated || !c.standing.IsFollowed() {
+		t.Error("the first of two that leave is taken for the last")
+	}
+	if !other() || c.standing.IsFollowed() {
+		t.Error("the second of two that leave is not the last")
+	}
+	if followed(nil)() {
+		t.Error("a call that has ended is left")
+	}
+	for range 100 {
+		var lasts atomic.Int32
+		var all sync.WaitGroup
+		for range 4 {
+			left := followed(c)
+			all.Go(func() {
+				if left() {
+					lasts.Add(1)
+				}
+			})
+		}
+		all.Wait()
+		if n := lasts.Load(); n == 0 {
+			t.Fatal("none is the last")
+		}
 	}
 }

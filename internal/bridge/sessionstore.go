@@ -39,8 +39,8 @@ import (
 //     file. If that is there, the call must not be taken over.
 //  4. The process that takes a call over from another session keeps it in its own session
 //     first. Then it removes the call from the other session, if that session's lock is free; else
-//     the process that has that session does so when it ends. A process killed in between leaves
-//     the call in two sessions, never in none.
+//     the process that has that session does so when it ends, or the next one when it begins. A
+//     process killed in between leaves the call in two sessions, never in none.
 //  5. When a call that was taken over has ended, the .over file is written before the
 //     call's lock is released.
 //
@@ -86,7 +86,7 @@ func newStore(dir, url, transport string, header http.Header) *store {
 }
 
 // open takes a session file for this process. It returns the record of a session that a request
-// with the fingerprint opener began, or nil if there is none.
+// with the fingerprint opener began, without the calls that are elsewhere, or nil if there is none.
 func (s *store) open(opener fingerprint) (*sessionRecord, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,42 +94,89 @@ func (s *store) open(opener fingerprint) (*sessionRecord, error) {
 		return nil, err
 	}
 	s.sweep()
-	names, err := s.sessions()
+	own, old, err := s.resumed(opener)
+	if err == nil && own == nil {
+		own, err = s.unused()
+	}
 	if err != nil {
 		return nil, err
 	}
-	var own *sessionFile
-	var best *sessionRecord
-	for _, name := range names {
-		f, err := lockSession(name)
-		if err != nil {
-			own.release()
-			return nil, err
-		}
-		if f == nil {
-			continue // another process has it
-		}
-		old := f.read()
-		if old == nil || !old.matches(opener) || best != nil && !old.preferred(best) {
-			f.release() // of another host, which may come back
-			continue
-		}
-		own.release()
-		own, best = f, old
-	}
-	if own == nil {
-		if own, err = s.unused(); err != nil {
-			return nil, err
-		}
-	}
 	s.session = own
-	return best, nil
+	if old != nil {
+		s.leaveOut(old)
+	}
+	return old, nil
+}
+
+// How long a process that begins waits for a session which another process may have locked only to take a call over from it.
+const (
+	lockedFor  = 50 * time.Millisecond
+	lockedLook = 5 * time.Millisecond
+)
+
+// resumed locks a session that a request with the fingerprint opener began, and returns it with its record, or nil if there is none. It locks
+// no other session: the process of that one may begin at the same time.
+func (s *store) resumed(opener fingerprint) (*sessionFile, *sessionRecord, error) {
+	for began := time.Now(); ; time.Sleep(lockedLook) {
+		names, err := s.ofHost(opener)
+		if err != nil {
+			return nil, nil, err
+		}
+		again := false
+		for _, name := range names {
+			f, err := lockSession(name)
+			if err != nil {
+				return nil, nil, err
+			}
+			old := (&sessionFile{name: name}).read() // it may be another one by now
+			switch {
+			case old == nil || !old.matches(opener):
+				f.release()
+			case f != nil:
+				return f, old, nil
+			default:
+				again = again || len(old.Calls) > 0
+			}
+		}
+		if !again || time.Since(began) > lockedFor {
+			return nil, nil, nil
+		}
+	}
+}
+
+// ofHost returns the names of the sessions that a request with the fingerprint opener began, the likeliest one first.
+func (s *store) ofHost(opener fingerprint) (names []string, err error) {
+	all, err := s.sessions()
+	if err != nil {
+		return nil, err
+	}
+	records := make(map[string]*sessionRecord)
+	for _, name := range all {
+		if old := (&sessionFile{name: name}).read(); old != nil && old.matches(opener) {
+			records[name] = old
+			names = append(names, name)
+		}
+	}
+	slices.SortStableFunc(names, func(a, b string) int {
+		switch {
+		case records[a].preferred(records[b]):
+			return -1
+		case records[b].preferred(records[a]):
+			return 1
+		}
+		return 0
+	})
+	return names, nil
 }
 
 // unused locks a session file in which nothing is kept.
 func (s *store) unused() (*sessionFile, error) {
 	for i := range maxSessions {
-		f, err := lockSession(filepath.Join(s.dir, fmt.Sprintf("%s-%d.json", s.prefix, i)))
+		f := &sessionFile{name: filepath.Join(s.dir, fmt.Sprintf("%s-%d.json", s.prefix, i))}
+		if f.read() != nil {
+			continue
+		}
+		f, err := lockSession(f.name)
 		if err != nil {
 			return nil, err
 		}
@@ -169,25 +216,34 @@ func (s *store) save(record func() *sessionRecord) error {
 	return s.session.write(r)
 }
 
-// saveLast is save for a process that ends. It leaves out the calls that another process has taken over, and that have ended or are kept in
-// the session of that one: the next process that has this session would continue them, too.
+// saveLast is save for a process that ends. It leaves out the calls that are elsewhere: the next process that has this session would continue
+// them, too.
 func (s *store) saveLast(record func() *sessionRecord) error {
 	return s.save(func() *sessionRecord {
 		r := record()
 		if r != nil {
-			r.Calls = slices.DeleteFunc(r.Calls, func(c callRecord) bool { return s.calls[string(c.ID)] == nil && s.isElsewhere(c.ID) })
+			s.leaveOut(r)
 		}
 		return r
 	})
 }
 
-// isElsewhere reports whether a call was taken over, and has ended or is kept in the session of another process. s.mu is held.
+// leaveOut removes the calls that are elsewhere from a record. s.mu is held.
+func (s *store) leaveOut(r *sessionRecord) {
+	r.Calls = slices.DeleteFunc(r.Calls, func(c callRecord) bool { return s.isElsewhere(c.ID) })
+}
+
+// isElsewhere reports whether a call that was taken over has ended, or is kept in the session of the process that has it. A call that no process has
+// stays in each session that it is in: its processes may be ending at the same time (rule 4). s.mu is held.
 func (s *store) isElsewhere(id []byte) bool {
-	if _, err := os.Stat(s.callFile(id)); err != nil {
+	if s.calls[string(id)] != nil {
 		return false
 	}
 	if _, err := os.Stat(s.callFile(id) + overSuffix); err == nil {
 		return true
+	}
+	if !statefile.IsLocked(s.callFile(id)) {
+		return false
 	}
 	names, err := s.sessions()
 	return err == nil && slices.ContainsFunc(names, func(name string) bool {

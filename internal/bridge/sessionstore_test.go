@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"holdfast/client"
@@ -45,6 +47,15 @@ func saveRecord(t *testing.T, s *store, r *sessionRecord) {
 
 func callOf(id, request string) callRecord {
 	return callRecord{ID: json.RawMessage(id), fingerprint: fingerprint{Old: request}, Place: &client.CallState{ID: json.RawMessage(id)}}
+}
+
+// recordOf returns a function that returns a record of the host "host", as [store.save] wants it.
+func recordOf(calls ...callRecord) func() *sessionRecord {
+	return func() *sessionRecord {
+		return &sessionRecord{
+			fingerprint: fingerprint{Old: "host"}, Alive: time.Now(), Calls: slices.Clone(calls), Conn: client.State{Result: json.RawMessage(`{}`)},
+		}
+	}
 }
 
 // takeOver takes over the call "again" of the host "host", as a process does. It returns the
@@ -153,6 +164,124 @@ func TestStoreTakeOver(t *testing.T) {
 	if fourth.takeOver([]byte(`"locked"`)) {
 		t.Error("the file of a call that a process has is forgotten")
 	}
+}
+
+// A call that is in two sessions, as a process was killed while it took the call over, stays in one if the processes that have the two end at the
+// same time.
+func TestStoreNeverInNone(t *testing.T) {
+	t.Parallel()
+	for range 100 {
+		dir := t.TempDir()
+		a, _ := openStore(t, dir, "host")
+		b, _ := openStore(t, dir, "host")
+		mcptest.Check(t, os.WriteFile(a.callFile([]byte("1")), nil, 0o600)) // of the process that was killed
+		record := recordOf(callOf("1", "again"))
+		mcptest.Check(t, a.save(record))
+		mcptest.Check(t, b.save(record))
+		errs := make(chan error, 2)
+		for _, s := range []*store{a, b} {
+			go func() { errs <- s.saveLast(record) }()
+		}
+		mcptest.Check(t, <-errs)
+		mcptest.Check(t, <-errs)
+		if sessionsWith(t, a, []byte(`"id":1,`)) == 0 {
+			t.Fatal("the call is in no session")
+		}
+		a.close()
+		b.close()
+	}
+}
+
+// A process does not continue a call of its session that another one has taken over, or that has ended, though the process before it was
+// killed, or ended before the other one had kept the call.
+func TestStoreTakenOverBefore(t *testing.T) {
+	t.Parallel()
+	for name, last := range map[string]func(s *store, record func() *sessionRecord) error{
+		"killed": func(*store, func() *sessionRecord) error { return nil },
+		"ended":  (*store).saveLast,
+	} {
+		dir := t.TempDir()
+		a, _ := openStore(t, dir, "host")
+		b, _ := openStore(t, dir, "host")
+		call := callOf("1", "again")
+		call.Left = time.Now()
+		mcptest.Check(t, a.save(recordOf(call)))
+		mcptest.Check(t, b.save(recordOf()))
+		c := b.takeOverForeign(t.Context(), fingerprint{Old: "host"}, func(*callRecord) bool { return true })
+		if c == nil {
+			t.Fatal("not taken over")
+		}
+		mcptest.Check(t, last(a, recordOf(call)))
+		mcptest.Check(t, b.save(recordOf(c.callRecord)))
+		b.settle(c)
+		a.close()
+		next := func() (calls int) {
+			s, old := openStore(t, dir, "host")
+			defer s.close()
+			if old == nil {
+				t.Fatal("there is no session")
+			}
+			return len(old.Calls)
+		}
+		if n := next(); n != 0 {
+			t.Errorf("%s: a call of another process continues", name)
+		}
+		b.close() // as when its process is killed
+		if n := next(); n != 1 {
+			t.Errorf("%s: a call that no process has does not continue", name)
+		}
+		b, _ = openStore(t, dir, "host")
+		if !b.takeOver(call.ID) {
+			t.Error("not taken over")
+		}
+		b.end(call.ID)
+		b.close()
+		if n := next(); n != 0 {
+			t.Errorf("%s: a call that has ended continues", name)
+		}
+	}
+}
+
+// A process locks the session that it takes, and no other, even for a moment: the process of that one may begin just then.
+func TestStoreLocksOneSession(t *testing.T) {
+	t.Parallel()
+	dir, now := t.TempDir(), time.Now()
+	keepSession(t, dir, "another", now, callOf("1", "again"))
+	keepSession(t, dir, "host", now.Add(-time.Second), callOf("2", "other"))
+	keepSession(t, dir, "host", now.Add(-time.Minute), callOf("3", "other"))
+	locks := func() []string { return mcptest.Must(filepath.Glob(filepath.Join(dir, "connect", "*.lock")))(t) }
+	for _, name := range locks() {
+		mcptest.Check(t, os.Remove(name))
+	}
+	s, old := openStore(t, dir, "host")
+	if old == nil || string(old.Calls[0].ID) != "2" {
+		t.Errorf("opened %+v", old)
+	}
+	if got := takeOver(t, s); got != "" {
+		t.Errorf("took %s over", got)
+	}
+	if all := locks(); len(all) != 1 {
+		t.Errorf("locked: %q", all)
+	}
+}
+
+// A process that begins gets its session although another one has it locked just then, to take over a call from it.
+func TestStoreOpenWaits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		keepSession(t, dir, "host", time.Now(), callOf("1", "again"), callOf("2", "other"))
+		other, _ := openStore(t, dir, "other")
+		c := other.takeOverForeign(t.Context(), fingerprint{Old: "host"}, func(c *callRecord) bool { return string(c.ID) == "1" })
+		if c == nil {
+			t.Fatal("not taken over")
+		}
+		time.AfterFunc(lockedFor/2, func() { other.settle(c) })
+		_, old := openStore(t, dir, "host")
+		if old == nil || len(old.Calls) != 1 || string(old.Calls[0].ID) != "2" {
+			t.Errorf("opened %+v", old)
+		}
+	})
 }
 
 // The sessions that are kept for one server are bounded. A session that cannot be kept is an error.

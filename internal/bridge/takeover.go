@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"slices"
 	"time"
 
 	"holdfast/internal/statefile"
@@ -30,7 +31,7 @@ func (s *store) lockCall(id []byte) bool {
 		return true
 	}
 	name := s.callFile(id)
-	lock, err := statefile.TryLock(name)
+	lock, err := statefile.LockSoon(name)
 	if err != nil {
 		slog.Warn("cannot lock a call: another process may continue it too", "error", err)
 		return true
@@ -103,8 +104,8 @@ func (s *store) searchForeign(opener fingerprint, wanted func(*callRecord) bool)
 		return nil, false
 	}
 	for _, name := range names {
-		if name == s.session.name {
-			continue
+		if old := (&sessionFile{name: name}).read(); name == s.session.name || !old.hasWanted(opener, wanted) {
+			continue // the session's process may begin just now: the session is locked only for a call
 		}
 		f, err := lockSession(name)
 		if err != nil {
@@ -126,7 +127,7 @@ func (s *store) searchForeign(opener fingerprint, wanted func(*callRecord) bool)
 // searchSession is searchForeign for one session. s.mu is held.
 func (s *store) searchSession(f *sessionFile, opener fingerprint, wanted func(*callRecord) bool) (_ *foreignCall, undecided bool) {
 	old := f.read()
-	if old == nil || !old.matches(opener) {
+	if !old.hasWanted(opener, wanted) {
 		return nil, false
 	}
 	for i, c := range old.Calls {
@@ -144,6 +145,11 @@ func (s *store) searchSession(f *sessionFile, opener fingerprint, wanted func(*c
 		}
 	}
 	return nil, undecided
+}
+
+// hasWanted reports whether a request with the fingerprint opener began the session, and the session has a call that is wanted. s may be nil.
+func (s *sessionRecord) hasWanted(opener fingerprint, wanted func(*callRecord) bool) bool {
+	return s != nil && s.matches(opener) && slices.ContainsFunc(s.Calls, func(c callRecord) bool { return wanted(&c) && c.usable() })
 }
 
 // settle removes a call from the session that it was taken over from (rule 4).

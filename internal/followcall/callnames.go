@@ -138,17 +138,7 @@ func (s SavedCalls) List() []Kept {
 }
 
 // isFollowed reports whether a process follows the call of a file.
-func isFollowed(name string) bool {
-	if _, err := os.Stat(statefile.LockName(name)); err != nil {
-		return false
-	}
-	lock, err := statefile.TryLock(statefile.LockName(name))
-	if err != nil || lock == nil {
-		return true
-	}
-	_ = lock.Close()
-	return false
-}
+func isFollowed(name string) bool { return statefile.IsLocked(statefile.LockName(name)) }
 
 // Several says that more than one call may be meant.
 type Several struct {
@@ -215,7 +205,7 @@ func (s SavedCalls) Cancelled(state client.State) {
 	}
 	names, _ := filepath.Glob(filepath.Join(s.dir, "*-"+hashOf(state.Calls[0].ID)+".json"))
 	for _, name := range names {
-		lock, err := statefile.TryLock(statefile.LockName(name))
+		lock, err := statefile.LockSoon(statefile.LockName(name))
 		if err != nil || lock == nil {
 			continue
 		}

@@ -108,7 +108,7 @@ func (s SavedCalls) Add(id []byte, tool string) (*SavedCall, error) {
 		return nil, err
 	}
 	var err error
-	if c.lock, err = statefile.TryLock(statefile.LockName(c.name)); err != nil {
+	if c.lock, err = statefile.LockSoon(statefile.LockName(c.name)); err != nil {
 		return nil, err
 	}
 	var others []string

@@ -8,9 +8,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/gofrs/flock"
+
 	"holdfast/client"
+	"holdfast/internal/statefile"
 	"holdfast/internal/terminal"
 )
 
@@ -156,4 +160,37 @@ func TestSavedCallsInBounds(t *testing.T) {
 	if _, err := os.Stat(lock); err == nil {
 		t.Error("the lock of a call that is not there is kept")
 	}
+}
+
+// A process that looks whether a call is followed is not taken for one that follows the call.
+func TestSavedCallsLook(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		calls := SavedCallsIn(t.TempDir())
+		k := keep(t, calls, `"a"`, "count")
+		k.close(false)
+		look := flock.New(statefile.LockName(k.name))
+		looks := func() {
+			t.Helper()
+			if ok, err := look.TryRLock(); !ok || err != nil {
+				t.Fatal(ok, err)
+			}
+			time.AfterFunc(10*time.Millisecond, func() { _ = look.Close() })
+		}
+		looks()
+		if calls.List()[0].Followed {
+			t.Error("followed by a process that looks")
+		}
+		calls.Cancelled(stateOf(`"a"`))
+		if calls.List()[0].Cancelled.IsZero() {
+			t.Error("the cancellation is not noted")
+		}
+		looks()
+		k = keep(t, calls, `"a"`, "count")
+		time.Sleep(time.Second) // until the look is over
+		if !calls.List()[0].Followed {
+			t.Error("not followed: another process was looking")
+		}
+		k.close(true)
+	})
 }

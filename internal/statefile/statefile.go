@@ -4,6 +4,7 @@ package statefile
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -85,4 +86,33 @@ func TryLock(lockName string) (*flock.Flock, error) {
 		return nil, nil
 	}
 	return lock, nil
+}
+
+// lookTime is how long a process may take that looks whether a file is locked.
+const lookTime = 50 * time.Millisecond
+
+// LockSoon is [TryLock], but waits a moment for a process that only looks whether the file is locked, with [IsLocked].
+func LockSoon(lockName string) (*flock.Flock, error) {
+	ctx, stop := context.WithTimeout(context.Background(), lookTime)
+	defer stop()
+	lock, err := Lock(ctx, lockName)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return nil, nil
+	}
+	return lock, err
+}
+
+// IsLocked reports whether a process has locked a lock file, which it does not make. A process that cannot look takes the file for locked. To look,
+// IsLocked shares the lock: processes that look at the same time do not take each other for the owner, but a TryLock of that moment fails.
+func IsLocked(lockName string) bool {
+	if _, err := os.Stat(lockName); err != nil {
+		return false
+	}
+	lock := flock.New(lockName, flock.SetPermissions(0o600))
+	shared, err := lock.TryRLock()
+	if err != nil || !shared {
+		return true
+	}
+	_ = lock.Close()
+	return false
 }

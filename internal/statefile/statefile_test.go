@@ -1,9 +1,14 @@
 package statefile
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gofrs/flock"
 )
 
 func TestReplace(t *testing.T) {
@@ -55,6 +60,42 @@ func TestTryLock(t *testing.T) {
 	if _, err := TryLock(filepath.Join(t.TempDir(), "no", "directory")); err == nil {
 		t.Error("locked in a directory that is not there")
 	}
+}
+
+// A process that looks whether a file is locked does not take it from others: those that look at the same time find it free, and LockSoon waits
+// until the look is over.
+func TestIsLocked(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		name := filepath.Join(t.TempDir(), "a.lock")
+		if _, err := os.Stat(name); IsLocked(name) || !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("a file that is not there is locked, or made: %v", err)
+		}
+		look := flock.New(name)
+		if ok, err := look.TryRLock(); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		if IsLocked(name) {
+			t.Error("another process that looks is taken for the owner")
+		}
+		time.AfterFunc(lookTime/2, func() { _ = look.Close() })
+		first, err := LockSoon(name)
+		if err != nil || first == nil {
+			t.Fatalf("%v, %v", first, err)
+		}
+		if !IsLocked(name) {
+			t.Error("not locked")
+		}
+		if second, err := LockSoon(name); err != nil || second != nil {
+			t.Errorf("locked twice: %v, %v", second, err)
+		}
+		if err := first.Close(); err != nil {
+			t.Error(err)
+		}
+		if IsLocked(name) {
+			t.Error("locked after its owner")
+		}
+	})
 }
 
 func TestDir(t *testing.T) {

@@ -3,6 +3,7 @@ package translate
 import (
 	"bytes"
 	"errors"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,13 +23,17 @@ type legacyProbe struct {
 	session string
 	out     outbox // until it is known that the server is modern
 	own     *ownRequests
-	path    atomic.Pointer[path]   // nil until the era is known
-	asked   atomic.Pointer[[]byte] // the id of server/discover, or nil
+	path    atomic.Pointer[path]  // nil until the era is known
+	asked   atomic.Pointer[asked] // nil until server/discover is sent
 
 	mu    sync.Mutex
 	first *backend.Inbound // the client's initialize, while the server has not answered it
 	timer *time.Timer
 }
+
+// asked are the ids of the requests server/discover of a probe, which follow each other. A client may send another initialize after
+// the first was refused.
+type asked struct{ first, last int64 }
 
 func newLegacyProbe(t *translator, start backend.Start, sink backend.Sink) *legacyProbe {
 	p := &legacyProbe{between: between{sink}, t: t, session: start.Session, own: newOwnRequests()}
@@ -67,10 +72,24 @@ func (p *legacyProbe) Emit(of backend.Call, m jsonrpc.Message) {
 	}
 }
 
-// isLate reports whether a message is an answer to server/discover that is not waited for any more: no client has asked for it.
+// isLate reports whether a message is an answer to a server/discover that is not waited for any more: no client has asked for it.
 func (p *legacyProbe) isLate(m jsonrpc.Message) bool {
 	asked := p.asked.Load()
-	return asked != nil && m.Kind == jsonrpc.Response && key(m.ID) == key(*asked)
+	if asked == nil || m.Kind != jsonrpc.Response {
+		return false
+	}
+	id, err := strconv.ParseInt(key(m.ID), 10, 64)
+	return err == nil && asked.first <= id && id <= asked.last
+}
+
+// asks notes the id of a server/discover. p.mu is held.
+func (p *legacyProbe) asks(id []byte) {
+	n, _ := strconv.ParseInt(string(id), 10, 64) // [rpc.OwnIDs] are integers
+	asked := asked{n, n}
+	if before := p.asked.Load(); before != nil {
+		asked.first = before.first
+	}
+	p.asked.Store(&asked)
 }
 
 // answered handles the server's answer to initialize. It reports whether the client must not
@@ -91,7 +110,7 @@ func (p *legacyProbe) answered(of backend.Call, m jsonrpc.Message) bool {
 		return false
 	}
 	id := p.own.add(func(discovered jsonrpc.Message) { p.discovered(*in, of, m, discovered) })
-	p.asked.Store(&id)
+	p.asks(id)
 	p.timer = time.AfterFunc(p.t.patience, func() { p.own.fail(id, errSilent) })
 	params := discoverParams(jsonrpc.Field(in.Params, "clientInfo"), jsonrpc.Field(in.Params, "capabilities"))
 	p.out.later(about(*in, newRequest(id, protocol.MethodDiscover, params)))
@@ -181,7 +200,7 @@ func (p *legacyProbe) Closed(why error, reopen bool) {
 		return
 	}
 	if asked := p.asked.Load(); asked != nil {
-		p.own.fail(*asked, why)
+		p.own.fail(strconv.AppendInt(nil, asked.last, 10), why)
 	}
 	p.sink.Closed(why, reopen)
 }

@@ -9,6 +9,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/panics"
+	"holdfast/jsonrpc"
 )
 
 // errOver is the error of a message for a conversation that has ended.
@@ -22,8 +23,8 @@ func overBecause(why error) error {
 	return fmt.Errorf("%w: %w", errOver, why)
 }
 
-// An outbox hands messages to the server in their order. Its methods may be called
-// concurrently.
+// An outbox hands messages to the server in their order. Only the response of a client waits for no message before it: the server has the request
+// that it belongs to, and the client learns whether the server has taken the response. The methods of an outbox may be called concurrently.
 type outbox struct {
 	// failed is called with a message that was put off, and that the server then did not take.
 	failed func(in backend.Inbound, err error)
@@ -52,7 +53,7 @@ func (o *outbox) Deliver(in backend.Inbound) error {
 	case o.closed:
 		o.mu.Unlock()
 		return errOver
-	case o.conn == nil || o.sending || len(o.waiting) > 0:
+	case o.conn == nil, in.Kind != jsonrpc.Response && (o.sending || len(o.waiting) > 0):
 		o.waiting = append(o.waiting, in)
 		o.mu.Unlock()
 		return nil

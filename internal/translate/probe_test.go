@@ -373,6 +373,31 @@ func TestLegacyProbeLate(t *testing.T) {
 	}
 }
 
+// The late answers to server/discover are for no client either if the client has sent another initialize, after the first was refused.
+func TestLegacyProbeLateTwice(t *testing.T) {
+	t.Parallel()
+	for _, of := range []*call{nil, {"a"}} {
+		s, b := unknown(t, 10*time.Millisecond)
+		h := converse(t, b, "")
+		a := &call{"a"}
+		var discovers []backend.Inbound
+		for range 2 {
+			h.deliver(a, initializeRequest)
+			<-s.heard
+			s.say(a, `{"jsonrpc":"2.0","id":0,"error":{"code":-32601,"message":"what?"}}`)
+			discovers = append(discovers, <-s.heard)
+			h.expect(a, `{"jsonrpc":"2.0","id":0,"error":{"code":-32601,"message":"what?"}}`)
+		}
+		for _, in := range discovers {
+			s.say(of, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, in.ID, discoverable))
+		}
+		s.say(of, `{"jsonrpc":"2.0","method":"notifications/x"}`)
+		if said := h.next(); said.m.Method != "notifications/x" {
+			t.Errorf("said %s", said.m.Raw)
+		}
+	}
+}
+
 func TestBothEras(t *testing.T) {
 	t.Parallel()
 	s := newScript(t, backend.Both)
