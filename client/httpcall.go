@@ -149,11 +149,9 @@ func (x exchanges) send(ctx context.Context, k *call, raw []byte, atMost time.Du
 		s := c.sessionOf(k)
 		resp, err := c.remote.do(during, exchange{method: http.MethodPost, body: raw, session: &s, wait: b.bound(c.opts.ConnectTimeout), headers: s.mirror(raw), message: true})
 		if err == nil {
-			if resp.StatusCode < 300 {
-				resp.Close()
+			if err = c.remote.accepted(resp); err == nil {
 				return nil
 			}
-			err = c.remote.refused(resp)
 		}
 		if no, ok := errors.AsType[*refusal](err); ok {
 			if !no.passes() {
