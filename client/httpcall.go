@@ -83,6 +83,7 @@ func (k *call) exchange(kind attemptKind, sent *atomic.Bool) exchange {
 		if kind == attemptRequest || k.key == "" && k.method != protocol.MethodInitialize || k.isModern() {
 			x.last = ""
 		}
+		k.unsent = false
 		k.renameAgain(kind)
 		x.method, x.body, x.key, x.sent, x.headers = http.MethodPost, k.underWireID(k.body), k.key, sent, k.mirror
 		x.wait, x.message = k.answerTimeout(s.keys, len(x.body)), true

@@ -195,6 +195,7 @@ func (k *call) frame(kind attemptKind) []byte {
 		return jsonrpc.AppendRequest(nil, k.wire, protocol.MethodResume, params)
 	}
 	k.link.repeated = kind == attemptAgain && k.key != ""
+	k.unsent = false
 	k.renameAgain(kind)
 	k.sends++
 	body := k.body
