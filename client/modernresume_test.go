@@ -371,3 +371,28 @@ func TestRoundAtTheEndWithoutKeys(t *testing.T) {
 		t.Errorf("made %d times with input: %s", rounds.Load(), m.Raw)
 	}
 }
+
+// A call whose State has only the _meta of its request is resumed. If its server asks for input, the call ends, as it cannot be made again.
+func TestResumeWithoutArguments(t *testing.T) {
+	t.Parallel()
+	for _, asks := range []bool{false, true} {
+		s := newModernServer(t, func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message, _ int) {
+			if asks {
+				event(w, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"input_required","inputRequests":{"a":{"method":"roots/list"}}}}`, m.ID)
+				return
+			}
+			event(w, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"complete"}}`, m.ID)
+		})
+		c := newRaw(t, s.url, client.Options{AskHost: true, State: &client.State{URL: s.url, Calls: []client.CallState{{
+			ID: json.RawMessage("1"), Method: "tools/call", Revision: "2026-07-28", Token: "secret",
+			Request: json.RawMessage(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{` + meta + `}}`),
+		}}}})
+		m := c.answer("1")
+		if (m.Error != nil) != asks || asks && !strings.Contains(string(m.Raw), "arguments are not known") {
+			t.Errorf("%s", m.Raw)
+		}
+		if calls, resumed := s.got("tools/call"), s.got("requests/resume"); len(calls) != 0 || len(resumed) != 1 {
+			t.Errorf("%d calls, %d resumptions", len(calls), len(resumed))
+		}
+	}
+}

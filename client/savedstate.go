@@ -54,7 +54,7 @@ type CallState struct {
 	Unsent bool `json:"unsent,omitempty"`
 	// Request is the request itself, as long as it may have to be sent again: until the
 	// server has it and there is a Token, a Stream or a LastEventID. A request of revision
-	// 2026-07-28 or later stays. It is sent as [json.Marshal] spells it.
+	// 2026-07-28 or later stays: the call is resumed with its _meta. It is sent as [json.Marshal] spells it.
 	Request json.RawMessage `json:"request,omitempty"`
 }
 

@@ -253,6 +253,9 @@ func (k *call) round(result []byte) error {
 	if k.rounds++; k.rounds > mostRounds {
 		return final("the server asks for input again and again")
 	}
+	if k.method == protocol.MethodCallTool && jsonrpc.Field(k.body, "params", "name") == nil { // it is a State's, without its arguments
+		return final("the server asks for input, with which the call would be made again, and its arguments are not known here")
+	}
 	input, err := k.gatherInput(jsonrpc.Field(result, "inputRequests"))
 	if err != nil {
 		return err
