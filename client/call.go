@@ -69,6 +69,7 @@ type modernCall struct {
 	declared    bool         // the request says that its client resumes calls
 	task        *task        // the task that the call has become, or nil; guarded by call.mu
 	rounds      int          // how often the server has asked for input
+	unsent      bool         // the server is done with the request, and the host is asked for input; guarded by call.mu
 	first       []byte       // the request of the first round; nil: there was only one
 }
 

@@ -2,6 +2,7 @@ package client
 
 import (
 	"bufio"
+	"bytes"
 	"compress/flate"
 	"compress/gzip"
 	"compress/zlib"
@@ -191,6 +192,17 @@ func (r *response) media() string {
 		return strings.TrimSpace(v)
 	}
 	return m
+}
+
+// isPage reports whether a response without a message is a web page, as a proxy or a network's login shows it for a while in
+// the place of the server. Servers that take a message also say 202, or say so in HTML that has no tags: these are no pages.
+func (r *response) isPage() bool {
+	if r.StatusCode != http.StatusOK || r.media() != "text/html" {
+		return false
+	}
+	begin := make([]byte, 512)
+	n, _ := io.ReadFull(r, begin)
+	return bytes.HasPrefix(bytes.TrimSpace(bytes.TrimPrefix(begin[:n], []byte("\xef\xbb\xbf"))), []byte("<"))
 }
 
 // retryAfter returns how long a response asks to wait, or 0 (RFC 9110, section

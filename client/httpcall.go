@@ -83,6 +83,7 @@ func (k *call) exchange(kind attemptKind, sent *atomic.Bool) exchange {
 		if kind == attemptRequest || k.key == "" && k.method != protocol.MethodInitialize || k.isModern() {
 			x.last = ""
 		}
+		k.unsent = false
 		k.renameAgain(kind)
 		x.method, x.body, x.key, x.sent, x.headers = http.MethodPost, k.underWireID(k.body), k.key, sent, k.mirror
 		x.wait, x.message = k.answerTimeout(s.keys, len(x.body)), true
@@ -149,11 +150,9 @@ func (x exchanges) send(ctx context.Context, k *call, raw []byte, atMost time.Du
 		s := c.sessionOf(k)
 		resp, err := c.remote.do(during, exchange{method: http.MethodPost, body: raw, session: &s, wait: b.bound(c.opts.ConnectTimeout), headers: s.mirror(raw), message: true})
 		if err == nil {
-			if resp.StatusCode < 300 {
-				resp.Close()
+			if err = c.remote.accepted(resp); err == nil {
 				return nil
 			}
-			err = c.remote.refused(resp)
 		}
 		if no, ok := errors.AsType[*refusal](err); ok {
 			if !no.passes() {

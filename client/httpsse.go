@@ -229,11 +229,7 @@ func (p *ssePair) write(ctx context.Context, raw []byte) error {
 		}
 		return err
 	}
-	if r.StatusCode >= 300 {
-		return c.remote.refused(r)
-	}
-	r.Close()
-	return nil
+	return c.remote.accepted(r)
 }
 
 // forgets reports whether the server, which has refused a call's message, has forgotten the session, though the stream is

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -322,4 +323,76 @@ func TestRoundAtTheEnd(t *testing.T) {
 			t.Errorf("the request was made %d times: %+v", rounds, s.Calls)
 		}
 	})
+}
+
+// A call whose server has asked for input when its Conn ends is not under way, at a server without keys and tokens, too: the next Conn makes it again,
+// and asks its own host. Once the server has the input, it is not known whether the call has run.
+func TestRoundAtTheEndWithoutKeys(t *testing.T) {
+	t.Parallel()
+	var rounds atomic.Int32
+	taken := make(chan struct{})
+	s := newModernServer(t, func(w http.ResponseWriter, r *http.Request, m jsonrpc.Message, _ int) {
+		switch {
+		case m.Method == "server/discover":
+			answerJSON(w, 200, `{"jsonrpc":"2.0","id":%s,"result":{"supportedVersions":["2026-07-28"],"capabilities":{}}}`, m.ID)
+		case m.Method != "tools/call":
+		case jsonrpc.Field(m.Params, "inputResponses") == nil:
+			answerJSON(w, 200, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"input_required","inputRequests":{"a":{"method":"roots/list"}}}}`, m.ID)
+		case rounds.Add(1) == 1:
+			close(taken)
+			<-r.Context().Done()
+		}
+	})
+	asked := func(c *raw) jsonrpc.Message {
+		return c.until(func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Request || m.Kind == jsonrpc.Response })
+	}
+	next := func(c *raw) *raw {
+		c.Detach()
+		text := mcptest.Must(json.Marshal(c.State()))(t)
+		var there client.State
+		mcptest.Check(t, json.Unmarshal(text, &there))
+		return newRaw(t, s.url, client.Options{State: &there, AskHost: true})
+	}
+	c := newRaw(t, s.url, client.Options{AskHost: true})
+	c.send(`{"jsonrpc":"2.0","id":0,"method":"server/discover","params":{` + meta + `}}`)
+	c.answer("0")
+	c.send(taskCall)
+	for range 3 {
+		if m := asked(c); m.Kind != jsonrpc.Request {
+			t.Fatalf("%s", m.Raw)
+		}
+		c = next(c)
+	}
+	m := asked(c)
+	c.send(`{"jsonrpc":"2.0","id":%s,"result":{"roots":[]}}`, m.ID)
+	<-taken
+	c = next(c)
+	if m := c.answer("1"); m.Error == nil || rounds.Load() != 1 {
+		t.Errorf("made %d times with input: %s", rounds.Load(), m.Raw)
+	}
+}
+
+// A call whose State has only the _meta of its request is resumed. If its server asks for input, the call ends, as it cannot be made again.
+func TestResumeWithoutArguments(t *testing.T) {
+	t.Parallel()
+	for _, asks := range []bool{false, true} {
+		s := newModernServer(t, func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message, _ int) {
+			if asks {
+				event(w, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"input_required","inputRequests":{"a":{"method":"roots/list"}}}}`, m.ID)
+				return
+			}
+			event(w, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"complete"}}`, m.ID)
+		})
+		c := newRaw(t, s.url, client.Options{AskHost: true, State: &client.State{URL: s.url, Calls: []client.CallState{{
+			ID: json.RawMessage("1"), Method: "tools/call", Revision: "2026-07-28", Token: "secret",
+			Request: json.RawMessage(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{` + meta + `}}`),
+		}}}})
+		m := c.answer("1")
+		if (m.Error != nil) != asks || asks && !strings.Contains(string(m.Raw), "arguments are not known") {
+			t.Errorf("%s", m.Raw)
+		}
+		if calls, resumed := s.got("tools/call"), s.got("requests/resume"); len(calls) != 0 || len(resumed) != 1 {
+			t.Errorf("%d calls, %d resumptions", len(calls), len(resumed))
+		}
+	}
 }

@@ -118,9 +118,13 @@ func (x *mux) unsureWrite(k *call, err error) error {
 	if k.safe() {
 		gone = x.gone(k.link.sent)
 	}
+	var no *refusal
 	most := x.c.opts.Silence
-	if k.opens() {
+	switch refused := errors.As(err, &no); {
+	case k.opens():
 		most = min(most, x.c.remote.opensWithin())
+	case refused && no.page && k.safe():
+		most = min(most, firstPoll) // it is unlikely to have arrived
 	}
 	t := time.NewTimer(most)
 	defer t.Stop()
@@ -130,9 +134,8 @@ func (x *mux) unsureWrite(k *call, err error) error {
 		return errNext
 	case <-t.C:
 	}
-	var no *refusal
 	switch {
-	case errors.As(err, &no):
+	case no != nil:
 		return err
 	case k.safe():
 		return fmt.Errorf("the request may have arrived: %v", err) //nolint:errorlint // it is as good as any other
@@ -192,6 +195,7 @@ func (k *call) frame(kind attemptKind) []byte {
 		return jsonrpc.AppendRequest(nil, k.wire, protocol.MethodResume, params)
 	}
 	k.link.repeated = kind == attemptAgain && k.key != ""
+	k.unsent = false
 	k.renameAgain(kind)
 	k.sends++
 	body := k.body

@@ -21,8 +21,8 @@ type probe struct {
 //
 //  1. A harmless request in the session is refused as well: the request is not at fault.
 //  2. The server begins another session: it does not refuse everything.
-//  3. It answers the harmless request in that: the session made the difference. Where the status says that the server may
-//     have been down, it refuses the old session still.
+//  3. It answers the harmless request in that: the session made the difference. Where the server may have been down, or
+//     behind a web page, it refuses the old session still.
 //
 // The harmless request is a ping. If the ping tells nothing, because the server answers it without looking at the session
 // or refuses it in each session, the harmless request is a list. If the session is lost, the other session takes its
@@ -58,7 +58,7 @@ func (p *probe) prove(s session) verdict {
 		refused, err = p.refusedIn(s)
 		works = err == nil && refused != nil && p.worksIn(fresh, refused)
 	}
-	if works && (refused.status >= 500 || p.method != protocol.MethodPing) {
+	if works && (refused.status >= 500 || refused.page || p.method != protocol.MethodPing) {
 		still, err := p.in(s)
 		works = err == nil && still != nil && still.like(refused)
 	}
@@ -160,11 +160,7 @@ func (p *probe) tell(s session, raw []byte) error {
 	if err != nil {
 		return err
 	}
-	if r.StatusCode >= 300 {
-		return c.remote.refused(r)
-	}
-	r.Close()
-	return nil
+	return c.remote.accepted(r)
 }
 
 // once makes a request in a session, in one attempt. The error is a [refusal] if the server has refused the request.

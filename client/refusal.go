@@ -51,6 +51,9 @@ func (e *refusal) certain() bool {
 
 // passes reports whether the server may take the same request later.
 func (e *refusal) passes() bool {
+	if e.page {
+		return true
+	}
 	switch e.status {
 	case http.StatusTooManyRequests, http.StatusRequestTimeout, http.StatusTooEarly:
 		return true
@@ -81,6 +84,18 @@ func (e *refusal) Error() string {
 		return fmt.Sprintf("%s (HTTP %d)", e.text, e.status)
 	}
 	return e.text
+}
+
+// accepted closes the response to a message that has no answer, and returns the refusal if the server has not taken the message.
+func (s *remote) accepted(r *response) error {
+	if r.StatusCode >= 300 {
+		return s.refused(r)
+	}
+	defer r.Close()
+	if r.isPage() {
+		return &refusal{status: r.StatusCode, page: true, text: "a web page came in the place of the server's answer"}
+	}
+	return nil
 }
 
 // refused reads an error response, and closes it. Many servers repeat the request there, so secrets are removed.

@@ -196,7 +196,7 @@ func (s *remote) send(ctx context.Context, x exchange) (*http.Request, *response
 		cancel(err)
 		return nil, nil, plainly(err)
 	}
-	if resp.StatusCode < http.StatusInternalServerError {
+	if page := resp.StatusCode == http.StatusOK && strings.HasPrefix(resp.Header.Get("Content-Type"), "text/html"); !page && resp.StatusCode < http.StatusInternalServerError {
 		s.outage.Reached()
 	}
 	unpack(resp)

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,7 @@ type failures struct {
 	waited   time.Duration // how long such attempts have waited
 	renewals int           // sessions that were begun for the call
 	last     error         // how the only attempt of origin.once has failed
+	paged    time.Time     // since when a web page has come at each attempt; zero: none has come at the last one
 	listed   bool          // tools were listed for it: the server had refused its headers
 }
 
@@ -39,6 +41,16 @@ func (f *failures) silent() {
 	f.waited += f.wait
 }
 
+// page notes whether a web page has come in the place of the server's answer.
+func (f *failures) page(came bool) {
+	switch {
+	case !came:
+		f.paged = time.Time{}
+	case f.paged.IsZero():
+		f.paged = time.Now()
+	}
+}
+
 // retry decides what follows an attempt that ended with err. It returns nil for another attempt, after waiting
 // as long as need be, or why there will be none. left says that the attempt may have reached the server.
 func (k *call) retry(err error, left bool) error {
@@ -48,6 +60,7 @@ func (k *call) retry(err error, left bool) error {
 			return ended
 		}
 	}
+	k.failures.page(errors.As(err, &no) && no.page)
 	switch {
 	case k.ctx.Err() != nil:
 		return context.Cause(k.ctx)
@@ -111,8 +124,8 @@ func (k *call) retryRefused(no *refusal) error {
 		k.taken()
 		k.c.response(k, no.response)
 		return nil
-	case no.page && k.kind != attemptRequest && !k.early():
-		return k.backoff.waitFor(k.ctx, no.instead, min(k.c.opts.Silence, k.c.opts.GiveUp))
+	case no.page && !k.early() && (k.kind != attemptRequest || k.key != "" || k.safe() && k.c.served()):
+		return k.retryPage(no)
 	case no.instead != nil:
 		return no.instead
 	}
@@ -143,6 +156,31 @@ func (k *call) retryRefused(no *refusal) error {
 	k.refuse()
 	k.backoff.last = no
 	return nil
+}
+
+// retryPage is retryRefused for a web page in the place of the server. A Holdfast is waited for until it is given up: it shows no
+// pages. Another server may always answer just this call with a page, and its request all the more: the time counts from the first page.
+func (k *call) retryPage(no *refusal) error {
+	most := k.c.opts.GiveUp
+	switch {
+	case k.current().keys:
+	case k.sendsRequest():
+		most = min(k.c.opts.BeginWithin, most)
+	default:
+		most = min(k.c.opts.Silence, most)
+	}
+	why := cmp.Or(no.instead, error(no))
+	if time.Since(k.failures.paged) >= most {
+		return why
+	}
+	return k.backoff.wait(k.ctx, k.c, why)
+}
+
+// served reports whether a server has answered at the URL: a page there is not the server's own.
+func (c *Conn) served() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.session.state != sessionNone || c.modern.revision != ""
 }
 
 // retryRequest is retryRefused for the request itself.

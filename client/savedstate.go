@@ -49,9 +49,12 @@ type CallState struct {
 	LastEventID string `json:"lastEventId,omitempty"` // of the call's stream
 	Key         string `json:"key,omitempty"`         // idempotency key
 	Task        string `json:"task,omitempty"`        // id of the task that the call has become (2026-07-28)
+	// Unsent says that the server is done with Request: it has asked for the host's input. The next Conn makes the request again. It is
+	// known only once the Conn has ended.
+	Unsent bool `json:"unsent,omitempty"`
 	// Request is the request itself, as long as it may have to be sent again: until the
 	// server has it and there is a Token, a Stream or a LastEventID. A request of revision
-	// 2026-07-28 or later stays. It is sent as [json.Marshal] spells it.
+	// 2026-07-28 or later stays: the call is resumed with its _meta. It is sent as [json.Marshal] spells it.
 	Request json.RawMessage `json:"request,omitempty"`
 }
 
@@ -112,6 +115,7 @@ func (k *call) snapshot() CallState {
 		// after the first event id. A request that resumes a modern call repeats the _meta of its request.
 		s.Request = k.body
 	}
+	s.Unsent = k.unsent && k.c.ctx.Err() != nil // else it may be sent now
 	return s
 }
 
@@ -138,8 +142,12 @@ func (c *Conn) restore(s *State) {
 // restoredCall returns a call that another Conn had in flight.
 func (c *Conn) restoredCall(old CallState) *call {
 	k := newCall(c, request{id: old.ID, method: old.Method, tool: old.Name, key: old.Key, body: old.Request})
-	k.origin.maybeSent = old.Request != nil
-	if k.state = callTaken; k.origin.maybeSent {
+	k.unsent = old.Unsent && old.Request != nil
+	k.origin.maybeSent = old.Request != nil && !k.unsent
+	switch k.state = callTaken; {
+	case k.unsent:
+		k.state = callUnsent
+	case k.origin.maybeSent:
 		k.state = callSent
 	}
 	if k.key != "" {
@@ -173,6 +181,9 @@ func (c *Conn) restoredCall(old CallState) *call {
 // continueRestored continues the calls of the State, and opens the standalone stream.
 func (c *Conn) continueRestored() {
 	for _, k := range c.restored {
+		if k.unsent {
+			c.changed() // the State must not say so once it is sent
+		}
 		c.start(k)
 	}
 	c.restored = nil

@@ -140,8 +140,10 @@ func (k *call) doubts(no *refusal) bool {
 	switch {
 	case s.id == "" || s.state != sessionBegun:
 		return false
-	case s.keys && (no.answer || no.status >= 500):
+	case s.keys && (no.answer || no.page || no.status >= 500):
 		return false // a Holdfast says 404
+	case no.page && !k.sendsRequest():
+		return false
 	case no.answer && (found || k.spoken):
 		return false // the server has begun to work on it
 	case !k.sendsRequest():

@@ -203,7 +203,7 @@ func (l *listener) read(r *response) error {
 		return unusable("there is no such stream")
 	case r.StatusCode != http.StatusOK:
 		return l.c.remote.refused(r)
-	case r.media() != sse.ContentType && l.wasOpen():
+	case r.media() != sse.ContentType && (l.wasOpen() || last != ""):
 		return fmt.Errorf("it answered with %.60q, not an event stream", r.media()) // for a while, as a proxy may do
 	case r.media() != sse.ContentType:
 		return unusable("it answered with %.60q, not an event stream", r.media())

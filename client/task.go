@@ -249,9 +249,12 @@ func (k *call) asTask() *task {
 // round asks the host for the input that a result wants, and makes the request again with it,
 // under another id (2026-07-28, Multi Round-Trip Requests).
 func (k *call) round(result []byte) error {
-	k.happened(eventAsked)
+	k.asked()
 	if k.rounds++; k.rounds > mostRounds {
 		return final("the server asks for input again and again")
+	}
+	if k.method == protocol.MethodCallTool && jsonrpc.Field(k.body, "params", "name") == nil { // it is a State's, without its arguments
+		return final("the server asks for input, with which the call would be made again, and its arguments are not known here")
 	}
 	input, err := k.gatherInput(jsonrpc.Field(result, "inputRequests"))
 	if err != nil {
@@ -265,6 +268,14 @@ func (k *call) round(result []byte) error {
 	k.anotherRound(input, jsonrpc.Field(result, "requestState"))
 	k.c.changed() // before it is sent
 	return errNext
+}
+
+// asked notes that the server is done with the request, and wants it again with input.
+func (k *call) asked() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.transition(eventAsked)
+	k.unsent = true
 }
 
 // anotherRound makes the request of the next round. No way back to the last round leads to it. input and state are JSON, or nil.
@@ -285,7 +296,7 @@ func (k *call) anotherRound(input, state []byte) {
 		k.key = newKey() // it is another request
 	}
 	k.wire = k.c.newID()
-	k.body, k.repeats, k.ways, k.reached = body, repeats{}, ways{}, make(chan struct{})
+	k.body, k.unsent, k.repeats, k.ways, k.reached = body, false, repeats{}, ways{}, make(chan struct{})
 }
 
 // gatherInput asks the host for each of the input requests, at the same time, and returns the

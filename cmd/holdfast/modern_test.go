@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -132,5 +133,73 @@ func TestModernToken(t *testing.T) {
 				t.Error("the call goes on")
 			}
 		})
+	}
+}
+
+// A call that is answered a question is found by another token from then on. The user gets that one, too: with the first one the second half of
+// the call would be made again.
+func TestTokenOfRound(t *testing.T) {
+	t.Parallel()
+	event := func(w http.ResponseWriter, text string, args ...any) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprintf(w, "data: "+text+"\n\n", args...)
+		_ = http.NewResponseController(w).Flush()
+	}
+	const (
+		asks = `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"input_required","requestState":"s","inputRequests":{"n":{"method":"elicitation/create","params":{"message":"name?","requestedSchema":{"type":"object","properties":{"name":{"type":"string"}}}}}}}}`
+		done = `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"complete","content":[{"type":"text","text":"done"}]}}`
+	)
+	var halves atomic.Int32
+	var says mcptest.Log
+	tokens := regexp.MustCompile(`hf1\.[\w-]+`)
+	result := func(result string) mcptest.Does {
+		return func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message) {
+			mcptest.JSON(w, mcptest.Result(m, result))
+		}
+	}
+	url := mcptest.Serve(t, mcptest.Methods{
+		"initialize": func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusBadRequest)
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32022,"message":"unsupported","data":{"supported":["2026-07-28"]}}}`, m.ID)
+		},
+		"server/discover": result(`{"supportedVersions":["2026-07-28"],"capabilities":{"extensions":{"holdfast/resumableRequests":{}}}}`),
+		"tools/list":      result(`{"tools":[{"name":"x","inputSchema":{"type":"object"}}]}`),
+		"tools/call": func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message) {
+			want, token, answer := 1, "first", asks
+			if jsonrpc.Field(m.Params, "inputResponses") != nil {
+				halves.Add(1)
+				want, token, answer = 2, "second", done
+			}
+			event(w, `{"jsonrpc":"2.0","method":"notifications/requests/resumePolicy","params":{"requestId":%s,"resumeToken":"%s"}}`, m.ID, token)
+			for until := time.Now().Add(time.Minute); len(tokens.FindAllString(says.String(), -1)) < want && time.Now().Before(until); {
+				time.Sleep(time.Millisecond)
+			}
+			event(w, answer, m.ID)
+		},
+		"requests/resume": func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message) {
+			if jsonrpc.String(jsonrpc.Field(m.Params, "resumeToken")) == "first" {
+				event(w, asks, m.ID)
+				return
+			}
+			event(w, done, m.ID)
+		},
+	})
+	cmd := newRoot()
+	cmd.SetArgs([]string{"call", "-i", "--state=", url, "x", "--log-level=error"})
+	cmd.SetIn(strings.NewReader("bob\n"))
+	cmd.SetOut(&says)
+	cmd.SetErr(&says)
+	mcptest.Check(t, cmd.ExecuteContext(t.Context()))
+	all := tokens.FindAllString(says.String(), -1)
+	if len(all) != 2 {
+		t.Fatalf("%d tokens:\n%s", len(all), says.String())
+	}
+	if s := mcptest.Must(followcall.ParseToken(all[1]))(t); s.Calls[0].Token != "second" {
+		t.Errorf("the last token leads to %q", s.Calls[0].Token)
+	}
+	out, text, err := runInside(t, "bob\n", "resume", "-i", "--state=", all[1], "--log-level=error")
+	if n := halves.Load(); err != nil || out != "done\n" || n != 1 {
+		t.Errorf("the second half ran %d times: %v\n%s%s", n, err, out, text)
 	}
 }

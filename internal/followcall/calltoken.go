@@ -46,15 +46,23 @@ func Token(s client.State) string {
 		call.Method = ""
 	}
 	small.Calls = []client.CallState{call}
-	text, err := json.Marshal(small)
-	if err != nil {
-		return ""
-	}
-	token := TokenPrefix + base64.RawURLEncoding.EncodeToString(text)
-	if len(token) > MaxToken {
-		return ""
+	token := tokenOf(small)
+	if meta := jsonrpc.Field(call.Request, "params", "_meta"); token == "" && call.Token != "" && meta != nil {
+		// The arguments are too long. Without them the call can be resumed, but not made again with input.
+		params, _ := jsonrpc.Set([]byte(`{}`), meta, "_meta")
+		small.Calls[0].Request = jsonrpc.AppendRequest(nil, call.ID, s.Calls[0].Method, params)
+		token = tokenOf(small)
 	}
 	return token
+}
+
+// tokenOf returns a state as a token; "" if that would be longer than [MaxToken].
+func tokenOf(s client.State) string {
+	text, err := json.Marshal(s)
+	if err != nil || len(TokenPrefix)+base64.RawURLEncoding.EncodedLen(len(text)) > MaxToken {
+		return ""
+	}
+	return TokenPrefix + base64.RawURLEncoding.EncodeToString(text)
 }
 
 // HasStatus reports whether a server can tell the status of a call.
@@ -62,9 +70,9 @@ func HasStatus(c client.CallState) bool {
 	return c.Task != "" || c.Token != "" && c.Revision == ""
 }
 
-// located reports whether the server has said where a call can be found.
+// located reports whether the server has said where a call can be found. An event id does not lead to a call of 2026-07-28, which has no GET.
 func located(c client.CallState) bool {
-	return c.Token != "" || c.Stream != "" || c.LastEventID != "" || c.Task != ""
+	return c.Token != "" || c.Stream != "" || c.LastEventID != "" && c.Revision == "" || c.Task != ""
 }
 
 // errDamaged says that a token is not as it was made.

@@ -8,6 +8,7 @@ import (
 
 	"holdfast/client"
 	"holdfast/internal/mcptest"
+	"holdfast/jsonrpc"
 )
 
 // A token contains a call's place, and nothing that a resume does not need.
@@ -95,7 +96,21 @@ func TestTokenModern(t *testing.T) {
 	if want.Calls[0].Key = ""; err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v; want %+v", got, err, want)
 	}
-	if text := Token(state(strings.Repeat("long", MaxToken))); text != "" {
+	// A token with long arguments has only the _meta of the request.
+	got, err = ParseToken(Token(state(strings.Repeat("long", MaxToken))))
+	want.Calls[0].Request, _ = jsonrpc.Set([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call"}`), jsonrpc.Field(want.Calls[0].Request, "params", "_meta"), "params", "_meta")
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, %v; want %+v", got, err, want)
+	}
+	long := state("")
+	long.Calls[0].Token = strings.Repeat("long", MaxToken)
+	if text := Token(long); text != "" {
 		t.Errorf("a token of %d bytes", len(text))
+	}
+	// An event id leads nowhere in this revision.
+	nowhere := state("")
+	nowhere.Calls[0].Token, nowhere.Calls[0].LastEventID = "", "1"
+	if text := Token(nowhere); text != "" {
+		t.Errorf("a token without a way: %s", text)
 	}
 }

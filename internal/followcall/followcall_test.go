@@ -157,6 +157,51 @@ func TestHint(t *testing.T) {
 	}
 }
 
+// The user sees the command again if its token does not lead to the call any more, but not beside a question, and not where it names the call.
+func TestHintOfAnotherToken(t *testing.T) {
+	t.Parallel()
+	saved, err := SavedCallsIn(t.TempDir()).Add([]byte(`"a"`), "count")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { saved.close(true) })
+	for name, test := range map[string]struct {
+		saved *SavedCall
+		token bool
+		want  int // how many commands are shown
+	}{
+		"by tokens":          {nil, false, 2},
+		"by tokens, saved":   {saved, true, 2},
+		"by the call's name": {saved, false, 1},
+	} {
+		p, out := placeOf(t, "first", test.saved)
+		p.token = test.token
+		p.save()
+		p.late()
+		state, _ := p.find()
+		call := &state.Calls[0]
+		call.LastEventID = "1"
+		p.savedAt = time.Time{}
+		p.save()
+		if n := strings.Count(out.String(), "resume with: "); n != 1 {
+			t.Errorf("%s: %d commands at first:\n%s", name, n, out)
+		}
+		call.Token, call.Wire = "", json.RawMessage("2")
+		p.savedAt = time.Time{}
+		p.save()
+		call.Token = "second"
+		p.asking = func() bool { return true }
+		p.save()
+		p.asking = func() bool { return false }
+		p.late()
+		p.savedAt = time.Time{}
+		p.save()
+		if n := strings.Count(out.String(), "resume with: "); n != test.want {
+			t.Errorf("%s: %d commands:\n%s", name, n, out)
+		}
+	}
+}
+
 // A call's place is saved at once, and later at intervals. A new token is saved at once.
 func TestSaveRate(t *testing.T) {
 	t.Parallel()

@@ -21,6 +21,7 @@ const saveEvery = 200 * time.Millisecond
 //	notDue   the call has a token, and nothing is saved     shown
 //	due      the call can be resumed from elsewhere         shown
 //	due      the user has answered a question               notDue
+//	shown    the shown token leads to the call no more      due
 //	each     the user leaves, and sees what to do           shown
 //
 // While the user sees a question the hint is not shown.
@@ -47,6 +48,7 @@ type place struct {
 	later       <-chan time.Time // fires when to save next; nil: at the next change
 	long        *time.Timer      // fires when the call takes long
 	hint        hint
+	hinted      string // the server's token in the command that was shown last, with the id that it is for; "": the command has none
 }
 
 func newPlace(opts *Options, find func() (client.State, bool), asking func() bool) *place {
@@ -98,13 +100,35 @@ func (p *place) restart() {
 	p.long.Reset(hintAfter)
 }
 
-// showHint shows the command that resumes the call, if the user must see it now.
+// showHint shows the command that resumes the call, if the user must see it now. A call of 2026-07-28 that is answered a question is found by
+// another token from then on: by the token of before, the call would be made a second time.
 func (p *place) showHint(s client.State) {
-	now := p.hint == due || p.hint == notDue && !p.saved.isSaved() && s.Calls[0].Token != ""
-	if command := p.commandFor(s); now && command != "" && !p.asking() {
-		p.hint = shown
-		p.display.Printf("If this is interrupted, resume with: %s", command)
+	command, text := p.commandFor(s), "If this is interrupted, resume with: %s"
+	if p.hinted != "" && s.Calls[0].Token != "" && p.hinted != tokenIn(s) {
+		p.hint, text = due, "From now on, resume with: %s"
 	}
+	now := p.hint == due || p.hint == notDue && !p.saved.isSaved() && s.Calls[0].Token != ""
+	if now && command != "" && !p.asking() {
+		p.display.Printf(text, command)
+		p.shows(s)
+	}
+}
+
+// shows notes that the user sees the command that resumes the call.
+func (p *place) shows(s client.State) {
+	p.hint, p.hinted = shown, ""
+	if p.token || !p.saved.isSaved() {
+		p.hinted = tokenIn(s)
+	}
+}
+
+// tokenIn returns the server's token of the call of a state, with the id that the token is for; "" if it has none.
+func tokenIn(s client.State) string {
+	call := s.Calls[0]
+	if call.Token == "" {
+		return ""
+	}
+	return string(call.Wire) + " " + call.Token
 }
 
 // command returns the command that resumes the call; "" if nothing does.
@@ -139,6 +163,7 @@ func (p *place) whereItIs(name string) string {
 	p.hint = shown
 	if s, ok := p.find(); ok && checkState(s) == nil {
 		_ = p.saved.save(s)
+		p.shows(s)
 	}
 	command := p.command()
 	switch {
