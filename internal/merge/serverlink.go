@@ -52,6 +52,7 @@ type link struct {
 	failed   time.Time // when opening it last failed
 	why      error     // and why, until it is opened; or why it ended
 	subs     map[string][]byte
+	told     map[string]bool // the subscriptions of which the server was told in this opening
 	finished bool
 	ready    chan struct{} // closed when the opening has ended
 
@@ -241,6 +242,7 @@ func (l *link) open(in backend.Inbound) {
 		return
 	}
 	l.state, l.began, l.replies, l.header = linkOpening, time.Now(), nil, in.Header
+	l.told = make(map[string]bool)
 	l.opening++
 	l.ready = make(chan struct{})
 	n := l.opening
@@ -300,25 +302,9 @@ func (l *link) connect(n int, in backend.Inbound) {
 	if level != nil && jsonrpc.Field(m.Result, "capabilities", "logging") != nil {
 		_, _ = l.askOn(ctx, conn, protocol.MethodSetLevel, level, about)
 	}
-	told := make(map[string]bool)
-	for params := l.untold(told); params != nil; params = l.untold(told) {
-		_, _ = l.askOn(ctx, conn, protocol.MethodSubscribe, params, about)
-	}
+	l.tellSubscriptions(ctx, n, about)
 	l.opened(n, m.Result, nil)
-}
-
-// untold returns the params of a subscription of which a server that is being opened was not told, and notes that it is told; nil: there is
-// none. The client may subscribe to more meanwhile.
-func (l *link) untold(told map[string]bool) (params []byte) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for uri, params := range l.subs {
-		if !told[uri] {
-			told[uri] = true
-			return params
-		}
-	}
-	return nil
+	l.retellSubscriptions(about) // those since then
 }
 
 // opened ends an opening: the messages that wait are sent, or fail.

@@ -282,6 +282,80 @@ func TestSubscribedWhileOpened(t *testing.T) {
 	})
 }
 
+// slowPair returns a client that has given up to wait for the server a, which starts in a second, and has the server b.
+func slowPair(t *testing.T, a, b *fake) *client {
+	t.Helper()
+	a.tool, a.starts, b.tool = "x", initWait+time.Second, "y"
+	c := newClient(t, New(func() []Member {
+		return []Member{{Name: "a", Backend: a, Prefix: "a_"}, {Name: "b", Backend: b, Prefix: "b_"}}
+	}, slog.New(slog.DiscardHandler)))
+	c.ask(t, "initialize")
+	return c
+}
+
+// A server that was being opened is told that a subscription has ended of which it was told in this opening.
+func TestUnsubscribedWhileOpened(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := &fake{mute: []string{"resources/subscribe"}}
+		c := slowPair(t, a, &fake{})
+		c.tell(t, "20", "resources/subscribe", `{"uri":"r:/1"}`)
+		time.Sleep(time.Second + lateWait/2) // the server is told of it, and does not answer
+		c.tell(t, "21", "resources/unsubscribe", `{"uri":"r:/1"}`)
+		time.Sleep(2 * restateFor)
+		if n := len(a.hearing("resources/unsubscribe")); n != 1 {
+			t.Errorf("the server is told %d times that the subscription has ended", n)
+		}
+	})
+}
+
+// A server is told of a subscription whose client has given up to wait for the server, and that is noted after the server has opened.
+func TestSubscribedBeforeOpened(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := new(fake)
+		c := slowPair(t, a, &fake{tells: func(c *fakeConn, in backend.Inbound) bool {
+			if in.Method != "resources/subscribe" {
+				return false
+			}
+			time.AfterFunc(3*time.Second, func() { c.sink.Emit(in.Call, response(in.ID, nil, nil)) })
+			return true
+		}})
+		c.tell(t, "20", "resources/subscribe", `{"uri":"r:/1"}`)
+		time.Sleep(time.Minute)
+		if n := len(a.hearing("resources/subscribe")); n != 1 {
+			t.Errorf("the server is told of %d subscriptions", n)
+		}
+	})
+}
+
+// A server is told of a subscription that is noted while the server gets the messages that have waited for it.
+func TestSubscribedAsOpened(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		goOn := make(chan struct{})
+		a := &fake{takes: func(in backend.Inbound) error {
+			if in.Method == "tools/call" {
+				<-goOn
+			}
+			return nil
+		}}
+		c := slowPair(t, a, &fake{})
+		time.Sleep(time.Second - lateWait/2)
+		c.tell(t, "20", "tools/call", `{"name":"a_x"}`)
+		time.Sleep(lateWait)
+		c.tell(t, "21", "resources/subscribe", `{"uri":"r:/1"}`)
+		if !c.hears("21") {
+			t.Error("the subscription is not answered")
+		}
+		close(goOn)
+		synctest.Wait()
+		if n := len(a.hearing("resources/subscribe")); n != 1 {
+			t.Errorf("the server is told of %d subscriptions", n)
+		}
+	})
+}
+
 // If a server does not answer a subscription, the request fails, and no state of it is kept.
 func TestSubscriptionNotAnswered(t *testing.T) {
 	t.Parallel()
