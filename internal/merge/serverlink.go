@@ -155,6 +155,31 @@ func (l *link) reply(in backend.Inbound) (ended func() bool, err error) {
 	}, err
 }
 
+// deliverReply hands the server of an opening a response for which there was no conn as it came: the client, which was told that it is taken, does
+// not send it again. A server that does not take it just then, as its stdin is full for example, gets it later.
+func (l *link) deliverReply(ctx context.Context, n int, in backend.Inbound) error {
+	for wait := replyAgain; ; wait = min(2*wait, time.Second) {
+		l.mu.Lock()
+		conn, over := l.conn, l.opening != n
+		l.mu.Unlock()
+		if over || conn == nil {
+			return errClosed
+		}
+		err := conn.Deliver(in)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// replyAgain is how long after an error a response is first delivered again.
+const replyAgain = 10 * time.Millisecond
+
 func (l *link) deliver(conn backend.Conn, in backend.Inbound, p *pending) {
 	err := conn.Deliver(in)
 	if p == nil {
@@ -273,7 +298,10 @@ func (l *link) connect(n int, in backend.Inbound) {
 	l.replies = nil
 	l.mu.Unlock()
 	for _, in := range replies {
-		_ = conn.Deliver(in) // [link.ended] hears of an error, too
+		if err := l.deliverReply(ctx, n, in); err != nil {
+			l.opened(n, nil, err)
+			return
+		}
 	}
 	l.c.mu.Lock()
 	params, initialized, level := l.c.initialize, l.c.initialized, l.c.level

@@ -1,6 +1,7 @@
 package merge
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -280,6 +281,45 @@ func TestSubscribedWhileOpened(t *testing.T) {
 			}
 		}
 	})
+}
+
+// An answer that came before there was a conversation with its server is delivered until the server takes it: the client was told that it is taken.
+func TestEarlyAnswerNotTaken(t *testing.T) {
+	t.Parallel()
+	for _, ends := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			opened, refused := make(chan struct{}), 0
+			var end func()
+			a := &fake{tool: "x", opens: func(_ context.Context, sink backend.Sink) error {
+				sink.Emit(nil, mcptest.Parse(`{"jsonrpc":"2.0","id":1,"method":"roots/list"}`))
+				end = func() { sink.Closed(errors.New("gone"), false) }
+				<-opened
+				return nil
+			}, takes: func(in backend.Inbound) error {
+				if in.Kind != jsonrpc.Response || refused == 3 {
+					return nil
+				}
+				if refused++; ends {
+					end()
+				}
+				return errors.New("the pipe is full")
+			}}
+			c := newClient(t, New(func() []Member { return []Member{{Name: "a", Backend: a, Prefix: "a_"}} }, slog.New(slog.DiscardHandler)))
+			c.tell(t, "20", "initialize", `{"protocolVersion":"2025-11-25","capabilities":{}}`)
+			asked := <-c.said
+			mcptest.Check(t, c.conn.Deliver(backend.Inbound{Message: response(asked.ID, []byte(`{}`), nil), Context: t.Context()}))
+			close(opened)
+			time.Sleep(time.Second)
+			synctest.Wait()
+			want, tries := 1, 3
+			if ends {
+				want, tries = 0, 1
+			}
+			if n := len(a.hearing("")); n != want || refused != tries {
+				t.Errorf("ends %v: the server gets %d answers, and has refused %d", ends, n, refused)
+			}
+		})
+	}
 }
 
 // slowPair returns a client that has given up to wait for the server a, which starts in a second, and has the server b.
