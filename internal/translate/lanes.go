@@ -429,11 +429,17 @@ func (l *lanes) notTaken(in backend.Inbound, why error) {
 // failed answers a request that was put off, and that the server then did not take.
 func (ln *lane) failed(in backend.Inbound, why error) {
 	l := ln.of
+	if in.Kind == jsonrpc.Response {
+		l.log.Warn("the server has not taken an answer of its client", "error", why)
+	}
+	if in.Kind != jsonrpc.Request { // the id of an answer is the server's, and may be that of a call, too
+		return
+	}
 	l.mu.Lock()
 	delete(ln.calls, key(in.ID))
 	ln.free()
 	l.mu.Unlock()
-	if in.Kind == jsonrpc.Request && in.Call != nil {
+	if in.Call != nil {
 		l.notTaken(in, fmt.Errorf("not delivered: %w", why))
 	}
 }
