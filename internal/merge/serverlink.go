@@ -323,7 +323,7 @@ func (l *link) connect(n int, in backend.Inbound) {
 	}
 	if initialized || in.Method != protocol.MethodInitialize {
 		about.Message = notification(protocol.MethodInitialized, nil)
-		_ = conn.Deliver(about) // [link.ended] hears of an error, too
+		_ = conn.Deliver(about) // an error does not end the opening: some servers refuse the notification
 	}
 	ctx, stop := context.WithTimeout(ctx, min(restateFor, l.c.b.waitFor(matter{l.name, protocol.MethodSetLevel})))
 	defer stop()
@@ -456,7 +456,7 @@ func (l *link) cancelOwn(p *pending) {
 	if !open || conn == nil {
 		return
 	}
-	_ = conn.Deliver(backend.Inbound{Message: notification(protocol.MethodCancelled, fmt.Appendf(nil, `{"requestId":%s}`, p.id))}) // [link.ended] hears of an error, too
+	_ = conn.Deliver(backend.Inbound{Message: notification(protocol.MethodCancelled, fmt.Appendf(nil, `{"requestId":%s}`, p.id))}) // a server that does not take it answers in vain
 }
 
 func notification(method string, params []byte) jsonrpc.Message {
