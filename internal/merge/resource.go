@@ -116,7 +116,7 @@ func (q *inquiry) answer(l *link) ([]byte, error) {
 	case in.Method == protocol.MethodReadResource:
 		q.c.claim(q.uri, l)
 	}
-	l.noteSubscription(in.Method, q.uri, in.Params)
+	l.noteSubscription(in.Method, q.uri, in.Params, true)
 	return m.Result, nil
 }
 
@@ -130,7 +130,7 @@ func (q *inquiry) none() error {
 // answer counts; the request to a server that does not answer is cancelled.
 func (c *conn) subscribeAll(ctx context.Context, in backend.Inbound, uri string, links []*link) ([]byte, error) {
 	q := c.inquire(in, uri, links)
-	refused := make([]error, len(links))
+	refused, unsent := make([]error, len(links)), make([]bool, len(links))
 	each(links, func(i int, l *link) {
 		wait, what := partFor, matter{l.name, in.Method}
 		if q.many {
@@ -148,14 +148,17 @@ func (c *conn) subscribeAll(ctx context.Context, in backend.Inbound, uri string,
 			c.b.setLate(what, true)
 		case <-ctx.Done():
 		}
+		var none *notRun
+		unsent[i] = refused[i] != nil && (errors.As(refused[i], &none) || !l.isReady())
 	})
 	q.end(ctx.Err() != nil)
 	if len(refused) > 0 && !slices.Contains(refused, nil) {
 		return nil, mostTelling(refused)
 	}
-	for _, l := range links {
-		if !l.isReady() { // the server is told when it is opened
-			l.noteSubscription(in.Method, uri, in.Params)
+	for i, l := range links {
+		if unsent[i] || !l.isReady() { // the server is told when it is opened
+			l.noteSubscription(in.Method, uri, in.Params, false)
+			c.work.Go(func() { l.retellSubscriptions(backend.Inbound{Context: in.Context, Header: in.Header}) }) // if it is by now
 		}
 	}
 	return nil, nil
@@ -273,10 +276,17 @@ func (l *link) subscribed() map[string][]byte {
 	return maps.Clone(l.subs)
 }
 
-// noteSubscription notes a subscription, or its end, for when the server is opened again.
-func (l *link) noteSubscription(method, uri string, params []byte) {
+// noteSubscription notes a subscription, or its end, for when the server is opened again. told says that the server was told of it.
+func (l *link) noteSubscription(method, uri string, params []byte, told bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	defer func() {
+		if told && l.subs[uri] != nil {
+			l.told[uri] = true
+		} else if told {
+			delete(l.told, uri)
+		}
+	}()
 	switch method {
 	case protocol.MethodSubscribe:
 		if l.subs == nil {
@@ -288,4 +298,53 @@ func (l *link) noteSubscription(method, uri string, params []byte) {
 	case protocol.MethodUnsubscribe:
 		delete(l.subs, uri)
 	}
+}
+
+// unsettled returns a request that makes the subscriptions of a server more like those of the client, and notes that it is made; "": they are the same.
+// l.mu is held.
+func (l *link) unsettled() (method string, params []byte) {
+	for uri, params := range l.subs {
+		if !l.told[uri] {
+			l.told[uri] = true
+			return protocol.MethodSubscribe, params
+		}
+	}
+	for uri := range l.told {
+		if l.subs[uri] == nil {
+			delete(l.told, uri)
+			return protocol.MethodUnsubscribe, jsonrpc.Object("uri", uri)
+		}
+	}
+	return "", nil
+}
+
+// tellSubscriptions tells the server of an opening of the client's subscriptions. The client may make more, and end some, meanwhile.
+func (l *link) tellSubscriptions(ctx context.Context, n int, about backend.Inbound) {
+	for {
+		l.mu.Lock()
+		var method string
+		var params []byte
+		conn := l.conn
+		if l.opening == n && conn != nil {
+			method, params = l.unsettled()
+		}
+		l.mu.Unlock()
+		if method == "" {
+			return
+		}
+		_, _ = l.askOn(ctx, conn, method, params, about)
+	}
+}
+
+// retellSubscriptions tells an open server of subscriptions that were noted after the server was told of the others.
+func (l *link) retellSubscriptions(about backend.Inbound) {
+	l.mu.Lock()
+	n, open := l.opening, l.state == linkOpen
+	l.mu.Unlock()
+	if !open {
+		return
+	}
+	ctx, stop := context.WithTimeout(l.c.ctx, restateFor)
+	defer stop()
+	l.tellSubscriptions(ctx, n, about)
 }

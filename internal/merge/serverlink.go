@@ -52,6 +52,7 @@ type link struct {
 	failed   time.Time // when opening it last failed
 	why      error     // and why, until it is opened; or why it ended
 	subs     map[string][]byte
+	told     map[string]bool // the subscriptions of which the server was told in this opening
 	finished bool
 	ready    chan struct{} // closed when the opening has ended
 
@@ -154,6 +155,31 @@ func (l *link) reply(in backend.Inbound) (ended func() bool, err error) {
 	}, err
 }
 
+// deliverReply hands the server of an opening a response for which there was no conn as it came: the client, which was told that it is taken, does
+// not send it again. A server that does not take it just then, as its stdin is full for example, gets it later.
+func (l *link) deliverReply(ctx context.Context, n int, in backend.Inbound) error {
+	for wait := replyAgain; ; wait = min(2*wait, time.Second) {
+		l.mu.Lock()
+		conn, over := l.conn, l.opening != n
+		l.mu.Unlock()
+		if over || conn == nil {
+			return errClosed
+		}
+		err := conn.Deliver(in)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// replyAgain is how long after an error a response is first delivered again.
+const replyAgain = 10 * time.Millisecond
+
 func (l *link) deliver(conn backend.Conn, in backend.Inbound, p *pending) {
 	err := conn.Deliver(in)
 	if p == nil {
@@ -241,6 +267,7 @@ func (l *link) open(in backend.Inbound) {
 		return
 	}
 	l.state, l.began, l.replies, l.header = linkOpening, time.Now(), nil, in.Header
+	l.told = make(map[string]bool)
 	l.opening++
 	l.ready = make(chan struct{})
 	n := l.opening
@@ -271,7 +298,10 @@ func (l *link) connect(n int, in backend.Inbound) {
 	l.replies = nil
 	l.mu.Unlock()
 	for _, in := range replies {
-		_ = conn.Deliver(in) // [link.ended] hears of an error, too
+		if err := l.deliverReply(ctx, n, in); err != nil {
+			l.opened(n, nil, err)
+			return
+		}
 	}
 	l.c.mu.Lock()
 	params, initialized, level := l.c.initialize, l.c.initialized, l.c.level
@@ -293,32 +323,16 @@ func (l *link) connect(n int, in backend.Inbound) {
 	}
 	if initialized || in.Method != protocol.MethodInitialize {
 		about.Message = notification(protocol.MethodInitialized, nil)
-		_ = conn.Deliver(about) // [link.ended] hears of an error, too
+		_ = conn.Deliver(about) // an error does not end the opening: some servers refuse the notification
 	}
 	ctx, stop := context.WithTimeout(ctx, min(restateFor, l.c.b.waitFor(matter{l.name, protocol.MethodSetLevel})))
 	defer stop()
 	if level != nil && jsonrpc.Field(m.Result, "capabilities", "logging") != nil {
 		_, _ = l.askOn(ctx, conn, protocol.MethodSetLevel, level, about)
 	}
-	told := make(map[string]bool)
-	for params := l.untold(told); params != nil; params = l.untold(told) {
-		_, _ = l.askOn(ctx, conn, protocol.MethodSubscribe, params, about)
-	}
+	l.tellSubscriptions(ctx, n, about)
 	l.opened(n, m.Result, nil)
-}
-
-// untold returns the params of a subscription of which a server that is being opened was not told, and notes that it is told; nil: there is
-// none. The client may subscribe to more meanwhile.
-func (l *link) untold(told map[string]bool) (params []byte) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for uri, params := range l.subs {
-		if !told[uri] {
-			told[uri] = true
-			return params
-		}
-	}
-	return nil
+	l.retellSubscriptions(about) // those since then
 }
 
 // opened ends an opening: the messages that wait are sent, or fail.
@@ -442,7 +456,7 @@ func (l *link) cancelOwn(p *pending) {
 	if !open || conn == nil {
 		return
 	}
-	_ = conn.Deliver(backend.Inbound{Message: notification(protocol.MethodCancelled, fmt.Appendf(nil, `{"requestId":%s}`, p.id))}) // [link.ended] hears of an error, too
+	_ = conn.Deliver(backend.Inbound{Message: notification(protocol.MethodCancelled, fmt.Appendf(nil, `{"requestId":%s}`, p.id))}) // a server that does not take it answers in vain
 }
 
 func notification(method string, params []byte) jsonrpc.Message {

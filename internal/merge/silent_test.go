@@ -1,6 +1,7 @@
 package merge
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -278,6 +279,119 @@ func TestSubscribedWhileOpened(t *testing.T) {
 			if !c.hears(id) {
 				t.Errorf("subscription %s is not answered", id)
 			}
+		}
+	})
+}
+
+// An answer that came before there was a conversation with its server is delivered until the server takes it: the client was told that it is taken.
+func TestEarlyAnswerNotTaken(t *testing.T) {
+	t.Parallel()
+	for _, ends := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			opened, refused := make(chan struct{}), 0
+			var end func()
+			a := &fake{tool: "x", opens: func(_ context.Context, sink backend.Sink) error {
+				sink.Emit(nil, mcptest.Parse(`{"jsonrpc":"2.0","id":1,"method":"roots/list"}`))
+				end = func() { sink.Closed(errors.New("gone"), false) }
+				<-opened
+				return nil
+			}, takes: func(in backend.Inbound) error {
+				if in.Kind != jsonrpc.Response || refused == 3 {
+					return nil
+				}
+				if refused++; ends {
+					end()
+				}
+				return errors.New("the pipe is full")
+			}}
+			c := newClient(t, New(func() []Member { return []Member{{Name: "a", Backend: a, Prefix: "a_"}} }, slog.New(slog.DiscardHandler)))
+			c.tell(t, "20", "initialize", `{"protocolVersion":"2025-11-25","capabilities":{}}`)
+			asked := <-c.said
+			mcptest.Check(t, c.conn.Deliver(backend.Inbound{Message: response(asked.ID, []byte(`{}`), nil), Context: t.Context()}))
+			close(opened)
+			time.Sleep(time.Second)
+			synctest.Wait()
+			want, tries := 1, 3
+			if ends {
+				want, tries = 0, 1
+			}
+			if n := len(a.hearing("")); n != want || refused != tries {
+				t.Errorf("ends %v: the server gets %d answers, and has refused %d", ends, n, refused)
+			}
+		})
+	}
+}
+
+// slowPair returns a client that has given up to wait for the server a, which starts in a second, and has the server b.
+func slowPair(t *testing.T, a, b *fake) *client {
+	t.Helper()
+	a.tool, a.starts, b.tool = "x", initWait+time.Second, "y"
+	c := newClient(t, New(func() []Member {
+		return []Member{{Name: "a", Backend: a, Prefix: "a_"}, {Name: "b", Backend: b, Prefix: "b_"}}
+	}, slog.New(slog.DiscardHandler)))
+	c.ask(t, "initialize")
+	return c
+}
+
+// A server that was being opened is told that a subscription has ended of which it was told in this opening.
+func TestUnsubscribedWhileOpened(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := &fake{mute: []string{"resources/subscribe"}}
+		c := slowPair(t, a, &fake{})
+		c.tell(t, "20", "resources/subscribe", `{"uri":"r:/1"}`)
+		time.Sleep(time.Second + lateWait/2) // the server is told of it, and does not answer
+		c.tell(t, "21", "resources/unsubscribe", `{"uri":"r:/1"}`)
+		time.Sleep(2 * restateFor)
+		if n := len(a.hearing("resources/unsubscribe")); n != 1 {
+			t.Errorf("the server is told %d times that the subscription has ended", n)
+		}
+	})
+}
+
+// A server is told of a subscription whose client has given up to wait for the server, and that is noted after the server has opened.
+func TestSubscribedBeforeOpened(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := new(fake)
+		c := slowPair(t, a, &fake{tells: func(c *fakeConn, in backend.Inbound) bool {
+			if in.Method != "resources/subscribe" {
+				return false
+			}
+			time.AfterFunc(3*time.Second, func() { c.sink.Emit(in.Call, response(in.ID, nil, nil)) })
+			return true
+		}})
+		c.tell(t, "20", "resources/subscribe", `{"uri":"r:/1"}`)
+		time.Sleep(time.Minute)
+		if n := len(a.hearing("resources/subscribe")); n != 1 {
+			t.Errorf("the server is told of %d subscriptions", n)
+		}
+	})
+}
+
+// A server is told of a subscription that is noted while the server gets the messages that have waited for it.
+func TestSubscribedAsOpened(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		goOn := make(chan struct{})
+		a := &fake{takes: func(in backend.Inbound) error {
+			if in.Method == "tools/call" {
+				<-goOn
+			}
+			return nil
+		}}
+		c := slowPair(t, a, &fake{})
+		time.Sleep(time.Second - lateWait/2)
+		c.tell(t, "20", "tools/call", `{"name":"a_x"}`)
+		time.Sleep(lateWait)
+		c.tell(t, "21", "resources/subscribe", `{"uri":"r:/1"}`)
+		if !c.hears("21") {
+			t.Error("the subscription is not answered")
+		}
+		close(goOn)
+		synctest.Wait()
+		if n := len(a.hearing("resources/subscribe")); n != 1 {
+			t.Errorf("the server is told of %d subscriptions", n)
 		}
 	})
 }

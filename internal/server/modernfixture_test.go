@@ -21,6 +21,7 @@ import (
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
+	"holdfast/stream"
 )
 
 // toolbox is a backend for modern requests. The results of its tools name the conversation in which they ran:
@@ -169,7 +170,11 @@ func inBubble(t *testing.T, c config, do func(*testing.T, *bubble)) {
 		c.session.Logger = slog.New(slog.DiscardHandler)
 		c.server.Logger = c.session.Logger
 		store, tools := memory.New(c.memory), newToolbox()
-		b := &bubble{t: t, tools: tools, sessions: session.NewManager(store, tools, c.session)}
+		var over stream.Store = store
+		if c.store != nil {
+			over = c.store(store)
+		}
+		b := &bubble{t: t, tools: tools, sessions: session.NewManager(over, tools, c.session)}
 		c.manage(b.sessions)
 		if c.server.Principal == nil {
 			c.server.Principal = func(r *http.Request) string { return r.Header.Get("Who") }

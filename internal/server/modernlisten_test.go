@@ -1,8 +1,11 @@
 package server_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"holdfast/jsonrpc"
 )
@@ -33,6 +36,38 @@ func TestModernListenNamesSubscription(t *testing.T) {
 		}
 		if want := 1 + len(b.tools.tells); seen != want {
 			t.Errorf("%d notifications, want %d", seen, want)
+		}
+	})
+}
+
+// While the store is away, a listen reads one of its tasks at a time, and more and more rarely. It hears how all have ended once the store is back.
+func TestTaskListenStoreAwayForLong(t *testing.T) {
+	t.Parallel()
+	var store endlessStore
+	c := tasksConfig()
+	c.store = store.over
+	inBubble(t, c, func(t *testing.T, b *bubble) {
+		const n = 10
+		var ids []string
+		for i := range n {
+			made := b.do(wish{params: tool("hold", fmt.Sprint(i)), caps: aware}).response()
+			ids = append(ids, string(jsonrpc.Field([]byte(made), "result", "taskId")))
+		}
+		_, answer := b.begin(wish{method: "subscriptions/listen", params: `{"notifications":{"taskIds":[` + strings.Join(ids, ",") + `]}}`, caps: aware})
+		synctest.Wait()
+		store.on.Store(true)
+		for i := range n {
+			b.tools.release(fmt.Sprint(i))
+		}
+		synctest.Wait()
+		before := store.fails.Load()
+		time.Sleep(time.Minute)
+		if reads := store.fails.Load() - before; reads < 2 || reads > 20 { // each ping of the stream has it read, too
+			t.Errorf("the store is asked %d times in a minute", reads)
+		}
+		store.on.Store(false)
+		if told := string((<-answer).body); strings.Count(told, `"completed"`) != n {
+			t.Errorf("the listen is told %s", told)
 		}
 	})
 }

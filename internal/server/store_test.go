@@ -41,12 +41,14 @@ type endlessStore struct {
 	stream.Store
 	on     atomic.Bool
 	failed chan struct{} // gets a value for each failure, if there is room
+	fails  atomic.Int64  // how many failures there were
 }
 
 func (e *endlessStore) Bounds(ctx context.Context, id stream.ID) (first, next uint64, err error) {
 	if !e.on.Load() {
 		return e.Store.Bounds(ctx, id)
 	}
+	e.fails.Add(1)
 	select {
 	case e.failed <- struct{}{}:
 	default:

@@ -53,6 +53,7 @@ type lanes struct {
 	pinged     time.Time   // when the ping was sent
 	full       time.Time   // until then no process can be had
 	closed     bool
+	gone       error // why the server of the main lane has ended; nil: it has not
 }
 
 // A lane is one opening of the server, and its sink.
@@ -66,6 +67,7 @@ type lane struct {
 	// Of lanes beside the main one:
 	ready   bool // the server is initialized
 	over    bool
+	ends    bool                 // the server has ended, and the lane is about to be over
 	began   string               // the key of the id of our initialize
 	answer  chan jsonrpc.Message // takes the response to that request
 	ended   chan struct{}        // closed when the lane is over
@@ -212,9 +214,9 @@ type repeated interface{ Repeated() bool }
 func (l *lanes) take(in backend.Inbound) (taken bool, _ error) {
 	now := time.Now()
 	l.mu.Lock()
-	if !l.asks || l.closed {
+	if why := l.gone; why != nil || !l.asks || l.closed {
 		l.mu.Unlock()
-		return false, nil
+		return why != nil, why
 	}
 	c := &laneCall{in: in, name: calledName(&in.Message), came: now, looks: l.looks, unsent: true}
 	if of, ok := in.Call.(repeated); ok {
@@ -292,7 +294,7 @@ func (l *lanes) pick(c *laneCall, now time.Time) *lane {
 		return l.main
 	}
 	for _, ln := range l.spares {
-		if len(ln.calls) == 0 && !ln.over {
+		if len(ln.calls) == 0 && !ln.ends {
 			return ln
 		}
 	}
@@ -387,7 +389,7 @@ func (l *lanes) lookAgain(after time.Duration) {
 // goOn gives the calls that wait lanes, as far as there are any. l.mu is held.
 func (l *lanes) goOn() {
 	now := time.Now()
-	for len(l.waiting) > 0 && !l.closed {
+	for len(l.waiting) > 0 && !l.closed && l.gone == nil {
 		c := l.waiting[0]
 		ln := l.pick(c, now)
 		if ln == nil {
@@ -427,11 +429,17 @@ func (l *lanes) notTaken(in backend.Inbound, why error) {
 // failed answers a request that was put off, and that the server then did not take.
 func (ln *lane) failed(in backend.Inbound, why error) {
 	l := ln.of
+	if in.Kind == jsonrpc.Response {
+		l.log.Warn("the server has not taken an answer of its client", "error", why)
+	}
+	if in.Kind != jsonrpc.Request { // the id of an answer is the server's, and may be that of a call, too
+		return
+	}
 	l.mu.Lock()
 	delete(ln.calls, key(in.ID))
 	ln.free()
 	l.mu.Unlock()
-	if in.Kind == jsonrpc.Request && in.Call != nil {
+	if in.Call != nil {
 		l.notTaken(in, fmt.Errorf("not delivered: %w", why))
 	}
 }
@@ -548,7 +556,7 @@ func (ln *lane) end(why error) {
 		return
 	}
 	l := ln.of
-	ln.over, ln.why = true, why
+	ln.ends, ln.over, ln.why = true, true, why
 	stopTimer(ln.idle)
 	l.spares = slices.DeleteFunc(l.spares, func(one *lane) bool { return one == ln })
 	for id, q := range l.asked {
@@ -677,10 +685,8 @@ func (l *lanes) Close() error {
 	return err
 }
 
-// takeUnsent returns the calls that no server has, and forgets them.
+// takeUnsent returns the calls that no server has, and forgets them. l.mu is held.
 func (l *lanes) takeUnsent() (all []backend.Inbound) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	for _, c := range l.waiting {
 		stopTimer(c.timer)
 		all = append(all, c.in)
@@ -698,12 +704,28 @@ func (l *lanes) takeUnsent() (all []backend.Inbound) {
 	return all
 }
 
+// A serverEnding is a [backend.Sink] that is told that its server has ended before it gets the answers to calls which that server has not begun:
+// with each answer there is room for another call.
+type serverEnding interface{ serverEnding(why error) }
+
+// serverEnding implements [serverEnding]: no more calls get the lane. If it is the main one, those that wait are answered.
+func (ln *lane) serverEnding(why error) {
+	l := ln.of
+	l.mu.Lock()
+	ln.ends = true
+	var unsent []backend.Inbound
+	if ln == l.main && l.gone == nil {
+		l.gone, unsent = overBecause(why), l.takeUnsent()
+	}
+	l.mu.Unlock()
+	for _, in := range unsent {
+		l.notTaken(in, why)
+	}
+}
+
 // Closed implements [backend.Sink].
 func (ln *lane) Closed(why error, reopen bool) {
 	if ln == ln.of.main {
-		for _, in := range ln.of.takeUnsent() {
-			ln.of.notTaken(in, why)
-		}
 		ln.of.sink.Closed(why, reopen)
 		return
 	}
@@ -745,7 +767,7 @@ func (ln *lane) responded(of backend.Call, m jsonrpc.Message) {
 	case c != nil:
 		delete(ln.calls, id)
 		stopTimer(c.timer)
-		if !c.asked {
+		if !c.asked && m.Error == nil { // an error may be our own
 			l.habits.prove(c.name)
 		}
 	case ln == l.main && id == l.ping:

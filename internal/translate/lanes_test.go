@@ -22,9 +22,10 @@ type asker struct {
 	t    *testing.T
 	mu   sync.Mutex
 	all  []*opened
-	fail error // the error of later openings
-	deaf bool  // later openings answer no pings
-	slow bool  // later openings do not answer initialize
+	fail error  // the error of later openings
+	deaf bool   // later openings answer no pings
+	slow bool   // later openings do not answer initialize
+	more string // further capabilities of later openings, as JSON members after a comma
 }
 
 // An opened is an opening of an asker.
@@ -33,6 +34,7 @@ type opened struct {
 
 	deaf bool // does not answer pings
 	slow bool // does not answer initialize
+	more string
 
 	mu   sync.Mutex
 	full bool     // takes no answers
@@ -58,7 +60,7 @@ func (a *asker) Open(_ context.Context, _ backend.Start, sink backend.Sink) (bac
 	if a.fail != nil {
 		return nil, a.fail
 	}
-	o := &opened{sink: sink, deaf: a.deaf, slow: a.slow}
+	o := &opened{sink: sink, deaf: a.deaf, slow: a.slow, more: a.more}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.all = append(a.all, o)
@@ -71,7 +73,7 @@ func (o *opened) Deliver(in backend.Inbound) error {
 		if o.slow {
 			return nil
 		}
-		o.sink.Emit(nil, mcptest.Parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{"logging":{}},"serverInfo":{"name":"s","version":"2"}}}`, in.ID)))
+		o.sink.Emit(nil, mcptest.Parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{"logging":{}%s},"serverInfo":{"name":"s","version":"2"}}}`, in.ID, o.more)))
 	case protocol.MethodInitialized:
 	case protocol.MethodPing:
 		if !o.deaf {
@@ -136,8 +138,15 @@ func (c *crowd) TakePlace() (func(), bool) {
 // inCrowd runs a test in a bubble.
 func inCrowd(t *testing.T, test func(t *testing.T, c *crowd)) {
 	t.Helper()
+	inCrowdOf(t, &asker{}, test)
+}
+
+// inCrowdOf runs a test in a bubble, with a server.
+func inCrowdOf(t *testing.T, server *asker, test func(t *testing.T, c *crowd)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		c := &crowd{holdfast: &holdfast{t: t, more: make(chan struct{})}, server: &asker{t: t}, places: -1}
+		server.t = t
+		c := &crowd{holdfast: &holdfast{t: t, more: make(chan struct{})}, server: server, places: -1}
 		conn := mcptest.Must(New(c.server, quiet).Open(t.Context(), backend.Start{Session: "s", Revision: protocol.V20260728}, c))(t)
 		c.conn = conn
 		c.deliver(&call{"d"}, modernRequest("0", "server/discover", "", ""))
@@ -319,6 +328,34 @@ func TestEndsAsCallsWait(t *testing.T) {
 			}
 		})
 	}
+}
+
+// If a server ends before its tools are listed, neither the calls that wait for the list nor those behind them have begun, and none is taken any more.
+func TestEndsAsToolsAreListed(t *testing.T) {
+	t.Parallel()
+	inCrowdOf(t, &asker{more: `,"tasks":{"requests":{"tools":{"call":{}}}}`}, func(t *testing.T, c *crowd) {
+		a, b := c.calls("1", "ask"), c.calls("2", "ask")
+		if c.where("1") != -1 || c.where("2") != -1 {
+			t.Fatal("the server has a call")
+		}
+		c.server.all[0].sink.Closed(errors.New("gone"), true)
+		c.ended(b, `"tools/call: gone"`)
+		c.ended(a, `"tools/call was not delivered: gone"`)
+		if s := c.next(); s.closed == nil {
+			t.Errorf("not closed: %s", s.m.Raw)
+		}
+		l := c.conn.(*legacyServer).out.conn.(*lanes)
+		if l.habits.proven("tools/call ask") {
+			t.Error("an answer of our own says that the tool asks nothing")
+		}
+		late := backend.Inbound{Message: mcptest.Parse(`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"ask"}}`), Call: &call{"3"}}
+		if err := l.Deliver(late); err == nil {
+			t.Error("a call is taken after the end")
+		}
+		if err := l.main.out.conn.Deliver(late); err == nil {
+			t.Error("a call waits after the end until the tools are listed")
+		}
+	})
 }
 
 // Once a server is known not to send requests, its calls share one process as before.

@@ -174,7 +174,7 @@ func (c *legacyServer) cancelled(in backend.Inbound, send func(backend.Inbound) 
 		c.mu.Unlock()
 		return nil
 	}
-	unseen := rq.held || rq.visit != nil && len(rq.visit.open) > 0
+	unseen := rq.held || rq.visits()
 	c.forget(rq)
 	c.mu.Unlock()
 	switch {

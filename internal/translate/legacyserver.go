@@ -198,6 +198,10 @@ func (c *legacyServer) Closed(why error, reopen bool) {
 	var listens []*listen
 	done := make(map[*request]jsonrpc.Message)
 	for _, rq := range c.inFlight {
+		if rq.visits() {
+			waiting = append(waiting, rq.visit.in)
+			c.forget(rq)
+		}
 		if rq.done != nil {
 			done[rq] = *rq.done
 		}

@@ -504,3 +504,34 @@ func TestLegacyNotTaken(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// A server that told of changes, and agrees to tell of none when it is asked again, is asked until it does. The log says so once.
+func TestListenAgreesToNone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h, s := legacyConversation(t)
+		log := new(mcptest.Log)
+		h.conn.(*modernServer).log = slog.New(slog.NewTextHandler(log, nil))
+		h.deliver(nil, initializedNotice)
+		agrees := func(to string) []byte {
+			id := s.hears(listens(`{"toolsListChanged":true}`))
+			s.say(nil, acknowledged(string(id), to))
+			return id
+		}
+		withdraws := func(id []byte) {
+			s.hears(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%s}}`, id))
+		}
+		s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"resultType":"complete"}}`, agrees(`{"toolsListChanged":true}`)))
+		first := agrees(`{}`)
+		second := agrees(`{}`)
+		withdraws(first)
+		agrees(`{"toolsListChanged":true}`)
+		withdraws(second)
+		h.expect(nil, `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+		if n := strings.Count(log.String(), "agrees to tell of none"); n != 1 {
+			t.Errorf("that is logged %d times", n)
+		}
+		time.Sleep(time.Hour) // no other listen takes its place
+		synctest.Wait()
+	})
+}

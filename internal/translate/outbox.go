@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	"holdfast/backend"
 	"holdfast/internal/panics"
@@ -26,7 +27,7 @@ func overBecause(why error) error {
 // An outbox hands messages to the server in their order. Only the response of a client waits for no message before it: the server has the request
 // that it belongs to, and the client learns whether the server has taken the response. The methods of an outbox may be called concurrently.
 type outbox struct {
-	// failed is called with a message that was put off, and that the server then did not take.
+	// failed is called with a message that was put off, and that the server then did not take. An answer is delivered again before.
 	failed func(in backend.Inbound, err error)
 	log    *slog.Logger
 
@@ -35,6 +36,7 @@ type outbox struct {
 	waiting []backend.Inbound
 	sending bool // a goroutine sends the waiting messages
 	closed  bool
+	ended   chan struct{} // closed by stop; nil: no answer is delivered again
 	wait    sync.WaitGroup
 }
 
@@ -95,10 +97,50 @@ func (o *outbox) send() {
 		in := o.waiting[0]
 		o.waiting = o.waiting[1:]
 		o.mu.Unlock()
-		if err := o.deliver(o.conn, in); err != nil {
+		err := o.deliver(o.conn, in)
+		var panicked *panics.Error
+		switch {
+		case err == nil:
+		case in.Kind == jsonrpc.Response && !errors.As(err, &panicked):
+			o.insist(in, err)
+		default:
 			o.failed(in, err)
 		}
 	}
+}
+
+// Pauses before an answer is delivered again, and how long it is.
+const (
+	answerAgain       = 10 * time.Millisecond
+	latestAnswerAgain = time.Second
+	answerTakenWithin = time.Minute
+)
+
+// insist begins to deliver an answer again, until the server takes it: its stdin may be full for a while, and the client takes the answer for delivered.
+func (o *outbox) insist(in backend.Inbound, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return
+	}
+	if o.ended == nil {
+		o.ended = make(chan struct{})
+	}
+	ended, conn := o.ended, o.conn
+	o.wait.Go(func() {
+		over := time.After(answerTakenWithin)
+		for wait := answerAgain; err != nil; wait = min(2*wait, latestAnswerAgain) {
+			select {
+			case <-time.After(wait):
+				err = o.deliver(conn, in)
+			case <-over:
+				o.failed(in, err)
+				return
+			case <-ended:
+				return
+			}
+		}
+	})
 }
 
 // deliver hands over a message. A panic of the server's code becomes the error of that message:
@@ -111,6 +153,9 @@ func (o *outbox) deliver(conn backend.Conn, in backend.Inbound) (err error) {
 // stop drops the waiting messages.
 func (o *outbox) stop() {
 	o.mu.Lock()
+	if o.ended != nil && !o.closed {
+		close(o.ended)
+	}
 	o.closed = true
 	o.waiting = nil
 	o.mu.Unlock()

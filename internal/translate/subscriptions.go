@@ -35,6 +35,8 @@ type watch struct {
 	uris  map[string]bool
 	timer *time.Timer // until it is acknowledged
 	vain  bool        // the server has agreed to no changes
+	// because is the message that made it necessary.
+	because backend.Inbound
 }
 
 // watchLists adds the lists of which a server with these capabilities announces changes.
@@ -97,7 +99,7 @@ func (c *modernServer) renew(in backend.Inbound) {
 		c.unwatch(old)
 		return
 	}
-	w := &watch{uris: maps.Clone(f.wanted)}
+	w := &watch{uris: maps.Clone(f.wanted), because: in}
 	w.id = c.own.add(func(m jsonrpc.Message) { c.unwatched(w, m, in) })
 	f.next = w
 	want := f.lists
@@ -158,18 +160,15 @@ func (c *modernServer) unwatched(w *watch, m jsonrpc.Message, in backend.Inbound
 	if m.Error == nil && !acknowledged {
 		m = newError(w.id, jsonrpc.CodeServer, "the server has ended the subscription")
 	}
-	changed := lost && f.trouble != string(m.Error)
-	if lost {
-		f.trouble = string(m.Error)
-	}
+	changed := lost && f.isNew(string(m.Error))
 	c.mu.Unlock()
 	c.stop(timer)
 	for _, in := range waiting {
 		c.sink.Emit(in.Call, newFailure(in.ID, m.Error))
 	}
-	wait := min(time.Second<<min(torn, 10), time.Minute)
+	wait := pauseAfter(torn)
 	if changed {
-		c.log.Warn("the server no longer tells of changes: it is asked again, at most once a minute", "next", wait, "error", string(m.Error))
+		c.noLongerTells(wait, string(m.Error))
 	}
 	switch {
 	case again:
@@ -179,6 +178,20 @@ func (c *modernServer) unwatched(w *watch, m jsonrpc.Message, in backend.Inbound
 	case !acknowledged:
 		c.log.Warn("the server does not tell of changes", "error", string(m.Error))
 	}
+}
+
+// pauseAfter returns the pause before the next listen, after the server has ended or refused some.
+func pauseAfter(torn int) time.Duration { return min(time.Second<<min(torn, 10), time.Minute) }
+
+// isNew reports whether the log does not have the reason why a listen is renewed, and notes that it has it now. modernServer.mu is held.
+func (f *changes) isNew(trouble string) bool {
+	is := f.trouble != trouble
+	f.trouble = trouble
+	return is
+}
+
+func (c *modernServer) noLongerTells(next time.Duration, why string) {
+	c.log.Warn("the server no longer tells of changes: it is asked again, after pauses of up to a minute", "next", next, "error", why)
 }
 
 // renewLater renews a listen that has ended after a time, unless there is another one by then.
@@ -194,7 +207,7 @@ func (c *modernServer) renewLater(in backend.Inbound, wait time.Duration) {
 	c.after(wait, func() {
 		c.mu.Lock()
 		f.resting = false
-		is := f.current != nil || f.next != nil
+		is := f.current != nil && !f.current.vain || f.next != nil
 		c.mu.Unlock()
 		if !is {
 			c.renew(about(in, jsonrpc.Message{}))
@@ -260,7 +273,7 @@ func (c *modernServer) watched(id string, agreed []byte) {
 		told[uri] = true
 	}
 	old := c.changes.current
-	missed := old == nil && c.changes.agreed
+	missed := (old == nil || old.vain) && c.changes.agreed
 	c.changes.current, c.changes.next = w, nil
 	w.vain = f.empty()
 	if !w.vain {
@@ -277,9 +290,21 @@ func (c *modernServer) watched(id string, agreed []byte) {
 			delete(c.changes.wanted, uri)
 		}
 	}
+	const none = "it agrees to tell of none"
+	lost := w.vain && c.changes.agreed && (len(c.changes.wanted) > 0 || !c.changes.lists.empty())
+	if lost {
+		c.changes.torn++
+	}
+	changed, wait := lost && c.changes.isNew(none), pauseAfter(c.changes.torn)
 	c.mu.Unlock()
 	c.stop(timer)
 	c.unwatch(old)
+	if changed {
+		c.noLongerTells(wait, none)
+	}
+	if lost {
+		c.renewLater(w.because, wait)
+	}
 	for _, in := range settled {
 		uri := jsonrpc.String(jsonrpc.Field(in.Params, "uri"))
 		if told[uri] {

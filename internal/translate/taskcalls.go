@@ -3,6 +3,7 @@ package translate
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -40,7 +41,7 @@ type calledTasks struct {
 	tasks    map[string]*taskCall // by the keys of the ids of their requests
 	closed   bool
 	why      error // why the server has ended; nil: it has not, or the client has left
-	// releasing says that release is running, which alone removes messages from waiting then.
+	// releasing says that release hands over the first message of waiting, and removes it.
 	releasing bool
 }
 
@@ -123,6 +124,9 @@ func (c *taskCaller) EmitUnrelated(m jsonrpc.Message) {
 
 // Closed implements [backend.Sink].
 func (c *taskCaller) Closed(why error, reopen bool) {
+	if s, ok := c.sink.(serverEnding); ok {
+		s.serverEnding(why)
+	}
 	if t := c.calls.Load(); t != nil {
 		t.close(why)
 	}
@@ -156,8 +160,9 @@ func (t *calledTasks) close(why error) {
 		}
 	}
 	var unsent []backend.Inbound
-	if why != nil && !t.releasing { // else release answers them
-		unsent, t.waiting = t.waiting, nil
+	if why != nil {
+		begun := min(len(t.waiting), map[bool]int{true: 1}[t.releasing]) // the server may have it
+		unsent, t.waiting = t.waiting[begun:], slices.Clip(t.waiting[:begun])
 	}
 	t.mu.Unlock()
 	for _, in := range unsent {
@@ -174,6 +179,10 @@ func (t *calledTasks) deliver(in backend.Inbound) error {
 		return t.out.Deliver(in)
 	}
 	t.mu.Lock()
+	if why := t.why; why != nil {
+		t.mu.Unlock()
+		return overBecause(why)
+	}
 	if t.listing != listedTools {
 		t.waiting = append(t.waiting, in)
 		begins := t.listing == unlisted
@@ -227,7 +236,6 @@ func (t *calledTasks) listed(in backend.Inbound, m jsonrpc.Message) {
 		t.list(in, cursor)
 		return
 	}
-	t.releasing = true
 	t.mu.Unlock()
 	t.release()
 }
@@ -237,7 +245,7 @@ func (t *calledTasks) release() {
 	for {
 		t.mu.Lock()
 		if len(t.waiting) == 0 {
-			t.waiting, t.listing, t.releasing = nil, listedTools, false
+			t.waiting, t.listing = nil, listedTools
 			if t.changed {
 				t.listing = unlisted
 			}
@@ -246,11 +254,9 @@ func (t *calledTasks) release() {
 		}
 		in := t.waiting[0]
 		required := t.required[jsonrpc.String(jsonrpc.Field(in.Params, "name"))]
-		why := t.why
+		t.releasing = true
 		t.mu.Unlock()
 		switch {
-		case why != nil:
-			answerNotTaken(in, why, t.own, t.sink)
 		case in.Kind == jsonrpc.Notification && in.Method == protocol.MethodCancelled:
 			if !t.cancelled(in) {
 				t.out.later(in)
@@ -261,7 +267,7 @@ func (t *calledTasks) release() {
 			t.out.later(in)
 		}
 		t.mu.Lock() // its cancellation has waited until here
-		t.waiting = t.waiting[1:]
+		t.waiting, t.releasing = t.waiting[1:], false
 		t.mu.Unlock()
 	}
 }

@@ -19,6 +19,9 @@ type visit struct {
 	open   map[string]bool // the questions without an answer, by their ids
 }
 
+// visits reports whether the request waits for its client: the server, which has refused it, does not have it then. legacyServer.mu is held.
+func (r *request) visits() bool { return r.visit != nil && len(r.visit.open) > 0 }
+
 // mustVisit asks the client of a request to visit the URLs that an error of the server names.
 func (c *legacyServer) mustVisit(rq *request, failure []byte) {
 	v := rq.visit

@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -73,6 +74,15 @@ func TestURLRequired(t *testing.T) {
 	}
 	if !strings.Contains(string(q.m.Error), "sign in") {
 		t.Errorf("after %d rounds: %s", mostRounds, q.m.Raw)
+	}
+
+	answer(begin(), "accept")
+	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s}`, (<-s.heard).ID, required))
+	h.next()
+	s.sink.Closed(errors.New("gone"), true) // the server has no request
+	h.expect(a, `{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":"tools/call was not delivered: gone"}}`)
+	if h.next().closed == nil {
+		t.Error("not closed")
 	}
 	if c := h.conn.(*legacyServer); len(c.inFlight)+len(c.visits)+len(c.tokens) != 0 {
 		t.Errorf("kept: %v %v %v", c.inFlight, c.visits, c.tokens)

@@ -33,11 +33,21 @@ type Listen struct {
 	far     *follower // nil if all tasks are on this node
 	unwatch context.CancelFunc
 	ready   chan<- struct{}
-	again   *time.Timer // wakes ready after an error of the store; nil: there was none
+
+	// After an error of the store:
+	next  int           // the first task of the next pass: the one behind the task that failed, which may fail each time
+	wait  time.Duration // until the next pass; 0: the last one had no error
+	due   time.Time     // when the next pass is
+	again *time.Timer   // wakes ready then; nil: there was no error
 }
 
-// readAgain is how long after an error of the store a task is read again.
-const readAgain = time.Second
+// After an error of the store the tasks are read again: after readAgain at first, and after twice the time with each error, up to latestAgain.
+const (
+	readAgain   = time.Second
+	latestAgain = 30 * time.Second
+	// readWithin bounds how long the store may take for a task.
+	readWithin = 5 * time.Second
+)
 
 // A watchedTask is a task in the filter of a listen.
 type watchedTask struct {
@@ -163,15 +173,27 @@ func (l *Listen) Filter(ack []byte) []byte {
 	return ack
 }
 
-// News implements [modern.Listen]: the notifications of tasks that have changed.
+// News implements [modern.Listen]: the notifications of tasks that have changed. After an error of the store it reads no more tasks.
 func (l *Listen) News() (news [][]byte, ended string) {
-	over := l.alone
-	for i := range l.tasks {
-		t := &l.tasks[i]
-		if !t.over {
-			news = l.tell(news, t)
+	over, away := l.alone, false
+	for i, first := 0, l.next; i < len(l.tasks); i++ {
+		at := (first + i) % len(l.tasks)
+		t := &l.tasks[at]
+		switch {
+		case t.over:
+		case t.s == nil:
+			news = l.hear(news, t)
+		case !away:
+			if news, away = l.tell(news, t); away {
+				l.next = at + 1
+			}
 		}
 		over = over && t.over
+	}
+	if away {
+		l.wakeLater()
+	} else {
+		l.wait, l.due = 0, time.Time{}
 	}
 	if over {
 		ended = "all its tasks have ended"
@@ -179,36 +201,44 @@ func (l *Listen) News() (news [][]byte, ended string) {
 	return news, ended
 }
 
-// tell appends a notification about a task, if it has changed.
-func (l *Listen) tell(to [][]byte, t *watchedTask) [][]byte {
-	if t.s == nil {
-		n, ok := l.far.news(t.id.text)
-		if !ok {
-			return to
-		}
-		if t.over = n.params == nil; t.over {
-			return to
-		}
-		return l.notify(to, t, &n.Text, n.params)
-	}
-	st, err := t.s.Watched.Standing(l.q.Values(), t.number)
-	if err != nil {
-		if t.over = errors.Is(err, session.ErrNotFound) || errors.Is(err, session.ErrMoved); !t.over { // else the client asks for the task, and gets the error
-			l.wakeLater()
-		}
+// hear appends a notification about a task on another node, if there is one.
+func (l *Listen) hear(to [][]byte, t *watchedTask) [][]byte {
+	n, ok := l.far.news(t.id.text)
+	if !ok {
 		return to
 	}
-	is := l.of.text(&t.id, &st, "")
-	return l.notify(to, t, is, is.JSON())
+	if t.over = n.params == nil; t.over {
+		return to
+	}
+	return l.notify(to, t, &n.Text, n.params)
 }
 
-// wakeLater has the tasks read again: the store may be away for a moment.
+// tell appends a notification about a task, if it has changed. away reports that the store could not tell.
+func (l *Listen) tell(to [][]byte, t *watchedTask) (_ [][]byte, away bool) {
+	ctx, stop := context.WithTimeout(l.q.Values(), readWithin)
+	defer stop()
+	st, err := t.s.Watched.Standing(ctx, t.number)
+	if err != nil {
+		t.over = errors.Is(err, session.ErrNotFound) || errors.Is(err, session.ErrMoved) // the client asks for the task, and gets the error
+		return to, !t.over
+	}
+	is := l.of.text(&t.id, &st, "")
+	return l.notify(to, t, is, is.JSON()), false
+}
+
+// wakeLater has the tasks read again: the store may be away for a moment. A change of a task has them read before.
 func (l *Listen) wakeLater() {
-	if l.again != nil {
-		l.again.Reset(readAgain)
+	now := time.Now()
+	if now.Before(l.due) {
 		return
 	}
-	l.again = time.AfterFunc(readAgain, func() { reading.Wake(l.ready) })
+	l.wait = min(max(2*l.wait, readAgain), latestAgain)
+	l.due = now.Add(l.wait)
+	if l.again != nil {
+		l.again.Reset(l.wait)
+		return
+	}
+	l.again = time.AfterFunc(l.wait, func() { reading.Wake(l.ready) })
 }
 
 // notify appends a notification, unless the status and the open requests are as last sent.
