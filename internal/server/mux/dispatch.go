@@ -228,10 +228,23 @@ func (m *mux) send(msg jsonrpc.Message) {
 	m.cancels(&msg)
 	m.remote.awaitOrder(m.ctx)
 	again, err := m.handOver(&msg)
-	if again && m.await(func() func() { return func() { m.handOverLater(&msg) } }) {
+	if again {
+		m.inBackground(&msg)
 		return
 	}
 	m.notHandedOver(&msg, err)
+}
+
+// inBackground hands over a response that was not taken, on a goroutine of its own. If there is no room for one, it waits.
+func (m *mux) inBackground(msg *jsonrpc.Message) {
+	done, ok := m.front.Untaken.Hold(msg)
+	if !ok {
+		m.handOverLater(msg)
+		return
+	}
+	if !m.await(func() func() { return func() { defer done(); m.handOverLater(msg) } }) {
+		done() // the connection has ended
+	}
 }
 
 // handOverLater hands over a response that was not taken.
