@@ -401,3 +401,29 @@ func TestPipesSessionComesBack(t *testing.T) {
 	d.cancels(2)
 	mcptest.Eventually(t, "the cancelled call to end", time.Minute, func() bool { return f.nodes[0].sessions.Calls() == 0 })
 }
+
+// TestPipesCancelWhileSessionLeaves has a client cancel calls just as another node takes over the session of its pair of pipes. The calls
+// are made again there, and must not run on.
+func TestPipesCancelWhileSessionLeaves(t *testing.T) {
+	t.Parallel()
+	const calls = 8
+	f := newFarm(t, 2, config{server: server.Options{Principal: named, UpgradeAfter: time.Minute}})
+	d, own := f.overPipes(calls)
+	f.take(f.nodes[0], f.nodes[1], own)
+	for id := range calls {
+		d.cancels(id + 1)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := d.recv()
+		ended <- err
+	}()
+	select {
+	case err := <-ended: // as no call is left, and the session is on the other node
+		if err == nil {
+			t.Error("a cancelled call was answered")
+		}
+	case <-time.After(time.Minute):
+		t.Errorf("%d cancelled calls run on", f.nodes[1].sessions.Calls())
+	}
+}
