@@ -124,7 +124,7 @@ func TestDuplexAsked(t *testing.T) {
 // A shy is a backend that refuses answers of clients at first, as a process does whose stdin is full.
 type shy struct {
 	backend.Backend
-	refused atomic.Int32
+	refusals atomic.Int32 // that are left
 }
 
 type shyConn struct {
@@ -138,21 +138,27 @@ func (s *shy) Open(ctx context.Context, start backend.Start, sink backend.Sink) 
 }
 
 func (c *shyConn) Deliver(in backend.Inbound) error {
-	if in.Kind == jsonrpc.Response && c.s.refused.Add(1) <= 3 {
+	if in.Kind == jsonrpc.Response && c.s.refusals.Add(-1) >= 0 {
 		return errors.New("full")
 	}
 	return c.Conn.Deliver(in)
 }
 
+// withShy returns the config of a node with a shy, which refuses so many answers, and the shy.
+func withShy(refusals int32) (config, *shy) {
+	s := &shy{Backend: message.New(&script{runs: map[string]int{}})}
+	s.refusals.Store(refusals)
+	return config{backend: s}, s
+}
+
 // TestAnswerNotTaken has a server not take a client's answer at first. The client, which is not told, does not send the answer again.
 func TestAnswerNotTaken(t *testing.T) {
 	t.Parallel()
-	withShy := func() config {
-		return config{backend: &shy{Backend: message.New(&script{runs: map[string]int{}})}}
-	}
+	const refusals = 3
 	const answer = `{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`
 	bothWays(t, func(t *testing.T, open dialer) {
-		c := open(newNode(t, withShy()), 0)
+		config, _ := withShy(refusals)
+		c := open(newNode(t, config), 0)
 		c.begin("2025-11-25", "")
 		c.say(callAs("1", "ask", `{}`))
 		c.say(fmt.Sprintf(answer, c.message().ID))
@@ -160,19 +166,65 @@ func TestAnswerNotTaken(t *testing.T) {
 	})
 	t.Run("session of another node", func(t *testing.T) {
 		t.Parallel()
-		_, _, c := elsewhere(t, withShy(), 2)
+		config, _ := withShy(refusals)
+		_, _, c := elsewhere(t, config, 2)
+		c.say(callAs("1", "ask", `{}`))
+		c.say(fmt.Sprintf(answer, c.message().ID))
+		c.hears(`"id":1`, "accept")
+	})
+	for _, full := range []bool{false, true} {
+		t.Run(fmt.Sprintf("POST, full %t", full), func(t *testing.T) {
+			t.Parallel()
+			config, _ := withShy(refusals)
+			n := newNode(t, config)
+			if full {
+				n.FillUntaken()
+			}
+			p := n.connect("2025-11-25", nil)
+			w := p.open("POST", "/mcp", callAs("1", "ask", `{}`))
+			if r := p.post(fmt.Sprintf(answer, jsonrpc.Field(w.message().Data, "id"))); r.status != http.StatusAccepted {
+				t.Fatalf("the answer gets %d %s", r.status, r.body) // after which SDKs do not send it again
+			}
+			if got := string(w.message().Data); !strings.Contains(got, "accept") {
+				t.Error(got)
+			}
+		})
+	}
+	t.Run("WebSocket, full", func(t *testing.T) {
+		t.Parallel()
+		config, _ := withShy(refusals)
+		n := newNode(t, config)
+		n.FillUntaken()
+		c := openSocket(n, 0)
+		c.begin("2025-11-25", "")
 		c.say(callAs("1", "ask", `{}`))
 		c.say(fmt.Sprintf(answer, c.message().ID))
 		c.hears(`"id":1`, "accept")
 	})
 	t.Run("pair of 2024-11-05", func(t *testing.T) {
 		t.Parallel()
-		c := newNode(t, withShy()).pair(nil)
+		config, _ := withShy(refusals)
+		c := newNode(t, config).pair(nil)
 		c.initialize()
 		c.send(callAs("1", "ask", `{}`))
 		c.send(fmt.Sprintf(answer, jsonrpc.Field(c.next().Data, "id")))
 		c.wants("accept")
 	})
+}
+
+// TestPairGoesOnWhileNotTaken has a server take no answers for a while. A client of the pair of 2024-11-05 that sends one message after
+// another can send the next one meanwhile.
+func TestPairGoesOnWhileNotTaken(t *testing.T) {
+	t.Parallel()
+	config, full := withShy(1 << 30)
+	c := newNode(t, config).pair(nil)
+	c.initialize()
+	c.send(callAs("1", "ask", `{}`))
+	c.send(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, jsonrpc.Field(c.next().Data, "id")))
+	c.send(callAs("2", "echo", `{"text":"meanwhile"}`))
+	c.wants("meanwhile")
+	full.refusals.Store(0)
+	c.wants("accept")
 }
 
 // TestDuplexOddError is a client's answer with an error that is not as JSON-RPC defines it: the server, whose SDK would drop such an

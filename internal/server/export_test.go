@@ -54,3 +54,10 @@ func (h *Handler) DecodeModern(w http.ResponseWriter, r *http.Request, msgs []js
 
 // AddFeature adds a feature. It must be called before the first request.
 func (h *Handler) AddFeature(f modern.Feature) { h.modern.Features = append(h.modern.Features, f) }
+
+// FillUntaken leaves no room for answers that a server does not take, until the handler ends.
+func (h *Handler) FillUntaken() {
+	for range exchange.MostUntaken {
+		h.untaken.Hold(&jsonrpc.Message{})
+	}
+}

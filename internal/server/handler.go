@@ -118,6 +118,7 @@ type Handler struct {
 	responses streaming.Responses
 	modern    modernfront.Front
 	mux       mux.Front
+	untaken   exchange.Untaken
 }
 
 // New returns a handler. A handler with a Node must be closed.
@@ -151,6 +152,7 @@ func New(opts Options) *Handler {
 		callers: newCallers(&opts),
 	}
 	h.bodies = bodyReader{answers: &h.answers, callers: &h.callers, most: opts.MaxBody, timeout: opts.BodyTimeout, flight: opts.Flight}
+	h.untaken.Sessions, h.untaken.Flight = opts.Manager, opts.Flight
 	h.charges = charges{memory: opts.Connections, guards: h.guards, answers: &h.answers, logger: opts.Logger}
 	h.life.Sessions, h.life.Door, h.life.Retry, h.life.Spread = opts.Manager.Departure, opts.Role == RoleDoor, opts.Retry, opts.DrainSpread
 	h.life.Begin()
@@ -187,7 +189,7 @@ func New(opts Options) *Handler {
 	}
 	h.mux = mux.Front{
 		Responses: &h.responses, Sessions: h.sessions, Starter: &h.starter, Modern: &h.modern, BodyTimeout: opts.BodyTimeout, MaxBody: opts.MaxBody,
-		Meter: h.bodies.meter, Permitted: h.callers.permitted, Asker: h.callers.asker, Light: h.light,
+		Meter: h.bodies.meter, Permitted: h.callers.permitted, Asker: h.callers.asker, Light: h.light, Untaken: &h.untaken,
 		Serve: func(to *placement.Answer, x *exchange.Exchange) error { return h.serveIn(to, x) },
 		Place: func(to *placement.Answer, x *exchange.Exchange) *placement.Placement { return h.newPlacement(to, x) },
 		Ask:   h.ask, ServeModern: h.serveModern,

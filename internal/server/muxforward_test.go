@@ -3,6 +3,7 @@ package server_test
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -329,37 +330,100 @@ func TestFarSessionLeaves(t *testing.T) {
 	})
 }
 
+// overPipes opens a pair of pipes at the first node, with calls that are held and can be made again. Their ids are numbers from 1 on. It
+// returns the pair's session, too.
+func (f *farm) overPipes(calls int) (d *talker, own string) {
+	f.t.Helper()
+	d = openPipes(f.nodes[0].node, 0, me)
+	d.begin("2025-11-25", `{"elicitation":{}}`)
+	for id := range calls {
+		d.say(callAs(strconv.Itoa(id+1), "safe_hold", `{}`))
+	}
+	f.nodes[0].release(calls)
+	if err := f.nodes[0].store.Sessions(f.t.Context(), func(s shared.Session) bool { own = string(s.Key); return true }); err != nil {
+		f.t.Fatal(err)
+	}
+	return d, own
+}
+
+// asks has a call of a pair of pipes, which runs as x now, ask the client, which answers. It returns the id of the call.
+func (n *farmNode) asks(d *talker, x *message.Exchange) (id string) {
+	n.t.Helper()
+	n.script.mu.Lock()
+	n.script.held = []*message.Exchange{x}
+	n.script.mu.Unlock()
+	x.Request([]byte("1"), "elicitation/create", []byte(`{"message":"?"}`))
+	asked := d.message()
+	if asked.Method != "elicitation/create" {
+		n.t.Fatalf("got %s", asked.Raw)
+	}
+	d.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, asked.ID))
+	answered := d.message()
+	if !strings.Contains(string(answered.Raw), "accept") {
+		n.t.Errorf("got %s", answered.Raw)
+	}
+	return string(answered.ID)
+}
+
+// cancels has the client cancel a call.
+func (d *talker) cancels(id int) {
+	d.t.Helper()
+	d.say(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, id))
+}
+
 // TestPipesAfterSessionLeft has another node take over the session of a pair of pipes, and make a call again. The client answers a question
 // of that call, and cancels another one.
 func TestPipesAfterSessionLeft(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 2, config{server: server.Options{Principal: named, UpgradeAfter: time.Minute}})
-	d := openPipes(f.nodes[0].node, 0, me)
-	d.begin("2025-11-25", `{"elicitation":{}}`)
-	d.say(callAs("1", "safe_hold", `{}`), callAs("2", "safe_hold", `{}`))
-	f.nodes[0].release(2)
-	var own stream.SessionKey
-	if err := f.nodes[0].store.Sessions(t.Context(), func(s shared.Session) bool { own = s.Key; return true }); err != nil {
-		t.Fatal(err)
+	d, own := f.overPipes(2)
+	f.take(f.nodes[0], f.nodes[1], own)
+	other := 1
+	if f.nodes[1].asks(d, f.nodes[1].release(2)[0]) == "1" {
+		other = 2
 	}
-	f.take(f.nodes[0], f.nodes[1], string(own))
-	again := f.nodes[1].release(2)
-	at := f.nodes[1].script
-	at.mu.Lock()
-	at.held = again[:1]
-	at.mu.Unlock()
-	again[0].Request([]byte("1"), "elicitation/create", []byte(`{"message":"?"}`))
-	asked := d.message()
-	if asked.Method != "elicitation/create" {
-		t.Fatalf("got %s", asked.Raw)
-	}
-	d.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, asked.ID))
-	answered := d.message()
-	if !strings.Contains(string(answered.Raw), "accept") {
-		t.Errorf("got %s", answered.Raw)
-	}
-	for id := 1; id <= 2; id++ { // one of them was not answered
-		d.say(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, id))
-	}
+	d.cancels(other)
 	mcptest.Eventually(t, "the other call to end", time.Minute, func() bool { return f.nodes[1].sessions.Calls() == 0 })
+}
+
+// TestPipesSessionComesBack has another node take over the session of a pair of pipes, and the first node take it back. The client answers
+// a question of a call that was made again at each of them.
+func TestPipesSessionComesBack(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 2, config{server: server.Options{Principal: named, UpgradeAfter: time.Minute}})
+	d, own := f.overPipes(1)
+	f.take(f.nodes[0], f.nodes[1], own)
+	f.nodes[1].release(1)
+	f.take(f.nodes[1], f.nodes[0], own)
+	f.nodes[0].asks(d, f.nodes[0].release(1)[0])
+	d.say(callAs("2", "safe_hold", `{}`))
+	f.nodes[0].release(1)
+	d.cancels(2)
+	mcptest.Eventually(t, "the cancelled call to end", time.Minute, func() bool { return f.nodes[0].sessions.Calls() == 0 })
+}
+
+// TestPipesCancelWhileSessionLeaves has a client cancel calls just as another node takes over the session of its pair of pipes. The calls
+// are made again there, and must not run on.
+func TestPipesCancelWhileSessionLeaves(t *testing.T) {
+	t.Parallel()
+	const calls = 8
+	f := newFarm(t, 2, config{server: server.Options{Principal: named, UpgradeAfter: time.Minute}})
+	d, own := f.overPipes(calls)
+	f.take(f.nodes[0], f.nodes[1], own)
+	for id := range calls {
+		d.cancels(id + 1)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := d.recv()
+		ended <- err
+	}()
+	select {
+	case err := <-ended: // as no call is left, and the session is on the other node
+		if err == nil {
+			t.Error("a cancelled call was answered")
+		}
+	case <-time.After(time.Minute):
+		t.Errorf("%d cancelled calls run on", f.nodes[1].sessions.Calls())
+	}
 }

@@ -167,27 +167,38 @@ func (h *Handler) accepted(w http.ResponseWriter, x *exchange.Exchange) {
 	}
 }
 
-// send hands notifications and responses to the session. An error says that the client has to send them again: the backend does
-// not take a response now or cannot be opened now, or the session is no longer here.
+// send hands notifications and responses to the session. A response that the backend does not take now is handed over in the
+// background, as not all clients send it again. An error says that the client has to send them again: there was no room for that and the
+// backend did not take the response in time, the backend cannot be opened now, or the session is no longer here.
 func (h *Handler) send(x *exchange.Exchange) error {
-	ctx := x.Values()
 	if guest := x.Guest(h.sessions); guest != "" {
 		x.Session.CancelGuest(guest, jsonrpc.Field(x.Msgs[0].Params, "requestId"))
 		return nil
 	}
 	for i := range x.Msgs {
-		err := x.Session.Send(ctx, x.Msgs[i], x.HTTP.Header)
+		err := h.handOver(x, &x.Msgs[i])
 		if errors.Is(err, session.ErrNotDelivered) || errors.Is(err, session.ErrMoved) || errors.Is(err, session.ErrBusy) {
 			return err
 		}
 		if x.MayBeGuest(h.sessions) && placement.IsElsewhere(err) { // the request that waits for it is on another node
 			return err
 		}
-		if err != nil {
-			h.logger.Warn("message not delivered", "session", x.Session.Name(), "method", x.Msgs[i].Method, "error", err)
-		}
+		h.notHandedOver(x.Session, x.Msgs[i].Method, err)
 	}
 	return nil
+}
+
+// handOver hands a notification or a response to the session, in the background if need be: [exchange.Untaken.Send].
+func (h *Handler) handOver(x *exchange.Exchange, msg *jsonrpc.Message) error {
+	s, method := x.Session, msg.Method
+	return h.untaken.Send(x.Values(), s, *msg, x, func(err error) { h.notHandedOver(s, method, err) })
+}
+
+// notHandedOver logs why a message was not delivered; nil: it was.
+func (h *Handler) notHandedOver(s *session.Session, method string, err error) {
+	if err != nil {
+		h.logger.Warn("message not delivered", "session", s.Name(), "method", method, "error", err)
+	}
 }
 
 // answerLight answers the requests of a light call with JSON, unless the call is stored before it ends: then its stream is the answer.

@@ -136,19 +136,17 @@ func (h *Handler) startPairMessages(x *exchange.Exchange, o *outcome) (err error
 	if err := exchange.Check(x.Msgs, x.Batch, exchange.StageOf(s), s.Revision()); err != nil {
 		return h.refuseOnStream(x, o, err)
 	}
-	ctx := x.Values()
 	var calls []jsonrpc.Message
 	for i := range x.Msgs {
 		if x.Msgs[i].Kind == jsonrpc.Request {
 			calls = append(calls, x.Msgs[i])
-		} else if err := exchange.UntilTaken(ctx, func() (again bool, err error) {
-			err = s.Send(ctx, x.Msgs[i], x.HTTP.Header)
-			return x.Msgs[i].Kind == jsonrpc.Response && errors.Is(err, session.ErrNotDelivered), err
-		}); errors.Is(err, session.ErrMoved) {
-			return err
-		} else if err != nil {
-			h.logger.Warn("message not delivered", "session", s.Name(), "method", x.Msgs[i].Method, "error", err)
+			continue
 		}
+		err := h.handOver(x, &x.Msgs[i])
+		if errors.Is(err, session.ErrMoved) {
+			return err
+		}
+		h.notHandedOver(s, x.Msgs[i].Method, err)
 	}
 	o.kind = outcomeAccepted
 	if len(calls) == 0 {

@@ -1,9 +1,7 @@
 package exchange
 
 import (
-	"context"
 	"fmt"
-	"time"
 
 	"holdfast/internal/protocol"
 	"holdfast/internal/rpc"
@@ -130,27 +128,4 @@ func Check(msgs []jsonrpc.Message, batch bool, at Stage, revision string) error 
 		return errf("protocol revision %s has no batches: send one message", revision)
 	}
 	return nil
-}
-
-// takenWithin bounds how long [UntilTaken] tries.
-const takenWithin = time.Minute
-
-// UntilTaken hands over an answer of a client that does not send it again: it calls try until again is false, ctx ends or the time is over.
-// A server may not take an answer for a moment, as its stdin is full for example, and waits for it.
-func UntilTaken(ctx context.Context, try func() (again bool, err error)) error {
-	ctx, stop := context.WithTimeout(ctx, takenWithin)
-	defer stop()
-	for wait := 10 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-		again, err := try()
-		if !again {
-			return err
-		}
-		pause := time.NewTimer(wait)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			pause.Stop()
-			return err
-		}
-	}
 }

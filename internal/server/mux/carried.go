@@ -183,6 +183,10 @@ func (m *mux) refusal(ids [][]byte, err error) (text []byte) {
 
 // answerLights writes the queued answers and those of light calls. more says that answers are left for the next turn.
 func (m *mux) answerLights() (more bool, err error) {
+	if d := m.takeEarly(); d != nil { // before the queue, in which are all calls that came before
+		m.early = append(m.early, d)
+	}
+	defer m.endEarly()
 	texts, lights := m.queue.take()
 	m.lights = append(m.lights, lights...)
 	if len(texts) == 0 && len(m.lights) == 0 {
@@ -222,6 +226,18 @@ func (m *mux) answerLights() (more bool, err error) {
 		call.Answered()
 	}
 	return more, err
+}
+
+// endEarly lets cancellations go on that have waited for light calls, if none waits for its answer any more: those that are made again are
+// on their way.
+func (m *mux) endEarly() {
+	if len(m.lights) > 0 {
+		return
+	}
+	for _, d := range m.early {
+		d.end()
+	}
+	m.early = nil
 }
 
 // answerLight appends the answers of a light call to text, or begins to copy its

@@ -225,18 +225,39 @@ func (m *mux) elsewhere(msgs []jsonrpc.Message, batch bool, err error) {
 // send hands over a notification or a response. The client is not told if the backend
 // does not accept it, as neither kind has an answer: a response that is not taken now is tried again.
 func (m *mux) send(msg jsonrpc.Message) {
-	m.cancels(&msg)
+	early := m.cancels(&msg, m.leftBehind())
 	m.remote.awaitOrder(m.ctx)
-	again, err := m.handOver(&msg)
-	if again && m.await(func() func() { return func() { m.handOverLater(&msg) } }) {
-		return
+	if early == nil {
+		again, err := m.handOver(&msg)
+		if !again {
+			m.notHandedOver(&msg, err)
+			return
+		}
+		early = m.cancels(&msg, m.leftBehind())
 	}
-	m.notHandedOver(&msg, err)
+	m.inBackground(&msg, early)
 }
 
-// handOverLater hands over a response that was not taken.
-func (m *mux) handOverLater(msg *jsonrpc.Message) {
-	m.notHandedOver(msg, exchange.UntilTaken(m.ctx, func() (again bool, err error) { return m.handOver(msg) }))
+// inBackground hands over a message that was not taken, on a goroutine of its own, after early. If there is no room for one, it waits.
+func (m *mux) inBackground(msg *jsonrpc.Message, early *delivery) {
+	done, ok := m.front.Untaken.Hold(msg)
+	if !ok {
+		m.handOverLater(msg, early)
+		return
+	}
+	if !m.await(func() func() { return func() { defer done(); m.handOverLater(msg, early) } }) {
+		done() // the connection has ended
+	}
+}
+
+// handOverLater hands over a response that was not taken, or a cancellation that would overtake its call: it waits for early, which may
+// be nil, and for the call.
+func (m *mux) handOverLater(msg *jsonrpc.Message, early *delivery) {
+	early.wait(m.ctx, orderPatience)
+	m.notHandedOver(msg, exchange.UntilTaken(m.ctx, func() (again bool, err error) {
+		m.cancels(msg, false).wait(m.ctx, orderPatience)
+		return m.handOver(msg)
+	}))
 }
 
 // notHandedOver logs why a message was not taken; nil: it was.
@@ -246,14 +267,17 @@ func (m *mux) notHandedOver(msg *jsonrpc.Message, err error) {
 	}
 }
 
-// handOver hands over a notification or a response to the node that has the session. again says that a response may be taken later.
+// leftBehind reports whether the connection's session was here and has left, and the connection itself continues its calls.
+func (m *mux) leftBehind() bool { return m.follows() && m.isMoved() }
+
+// handOver hands over a notification or a response to the node that has the session. again says that it may be taken later.
 func (m *mux) handOver(msg *jsonrpc.Message) (again bool, err error) {
 	x := m.exchangeFor(exchange.ForMessages, msg)
 	_, err = m.forwardHome(&x)
 	if errors.Is(err, placement.ErrHere) {
 		err = m.session().Send(m.client.values, *msg, m.client.header)
-		if errors.Is(err, session.ErrMoved) && m.follows() { // since a moment
-			_, err = m.forwardHome(&x)
+		if m.leftBehind() && (errors.Is(err, session.ErrMoved) || msg.Method == protocol.MethodCancelled) {
+			return true, session.ErrMoved // since a moment: it may have no requests any more
 		}
 	}
 	var away *session.Redirect
@@ -263,7 +287,13 @@ func (m *mux) handOver(msg *jsonrpc.Message) (again bool, err error) {
 		}
 		_, err = m.front.Ask(&x)
 	}
-	return msg.Kind == jsonrpc.Response && (errors.Is(err, session.ErrNotDelivered) || errors.Is(err, placement.ErrUnreached)), err
+	return msg.Kind == jsonrpc.Response && m.passes(err), err
+}
+
+// passes reports whether a response that was not taken because of err may be taken later.
+func (m *mux) passes(err error) bool {
+	return errors.Is(err, session.ErrNotDelivered) || errors.Is(err, placement.ErrUnreached) || errors.Is(err, errOfOwner) ||
+		m.follows() && errors.Is(err, session.ErrMoved) // more often than a placement follows it
 }
 
 // later reports whether to leave requests unanswered, as the client makes them again on its next connection; it ends this

@@ -31,7 +31,7 @@ type forwarded struct {
 	stop context.CancelFunc
 
 	standalone *remoteStandalone // nil but for the standalone stream
-	delivery   *delivery         // nil if no message waits for it
+	delivery   *delivery         // nil if no message may wait for it
 	wanted     wanted            // guarded by traffic.mu
 
 	policies int  // how many resume policies were passed on: each request has one
@@ -134,7 +134,7 @@ func (x *carried) madeAgain() bool {
 
 // makeAgain makes requests of the connection's own session on that session's new node. They did not begin here, or may be made again.
 func (m *mux) makeAgain(msgs []jsonrpc.Message, batch bool) {
-	m.forward(&forwarded{x: m.newExchange(nil, m.key, msgs), requests: requests{msgs: msgs, batch: batch, again: true}})
+	m.forward(&forwarded{x: m.newExchange(nil, m.key, msgs), requests: requests{msgs: msgs, batch: batch, again: true}, delivery: newDelivery()})
 }
 
 // errNothingLeft answers a client that resumes a call after it has received the response.

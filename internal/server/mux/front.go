@@ -25,6 +25,7 @@ type Front struct {
 	Sessions             *session.Manager
 	Starter              *exchange.Starter
 	Modern               *modernfront.Front
+	Untaken              *exchange.Untaken
 	BodyTimeout          time.Duration // how long the first message of a WebSocket may take
 	UpgradeAfter         time.Duration // how long a call is light at most; 0: for ever
 	MaxBody              int64         // bytes of a message

@@ -29,13 +29,15 @@ type home struct {
 // session returns the connection's own session, or nil if that is on another node.
 func (h *home) session() *session.Session { return h.local.Load() }
 
-// settle notes that a session has come to this node. If it is the connection's, later messages are served here.
+// settle notes that a session has come to this node, maybe for the second time. If it is the connection's, later messages are served
+// here. A connection whose client can connect again ends when its session has left.
 func (h *home) settle(key stream.SessionKey) {
-	if key != h.key || h.session() != nil {
+	old := h.session()
+	if key != h.key || old != nil && (h.client.returns || !old.Moved()) {
 		return
 	}
 	if s, err := h.sessions.FindName(string(key), h.client.principal); err == nil {
-		h.local.CompareAndSwap(nil, s)
+		h.local.CompareAndSwap(old, s)
 	}
 }
 

@@ -41,7 +41,8 @@ type mux struct {
 	times      times
 
 	queue  queue
-	lights []*carried // the light calls, oldest first; used by run only
+	lights []*carried  // the light calls, oldest first; used by run only
+	early  []*delivery // which end when no light call waits; used by run only
 
 	ctx  context.Context // of all goroutines of the connection
 	stop context.CancelCauseFunc

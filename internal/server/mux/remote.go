@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptrace"
 	"net/textproto"
@@ -52,7 +53,7 @@ func (m *mux) forwardCall(msgs []jsonrpc.Message, batch bool, key string, before
 		}
 	}
 	if before == nil {
-		s.delivery = &delivery{done: make(chan struct{})}
+		s.delivery = newDelivery()
 		m.remote.last = s.delivery
 	} else {
 		s.delivery, before.delivery = before.delivery, nil
@@ -73,6 +74,22 @@ func (d *delivery) end() {
 	}
 }
 
+// wait waits until the requests have reached the backend or are given up, ctx ends, or patience is over. d may be nil.
+func (d *delivery) wait(ctx context.Context, patience time.Duration) {
+	if d == nil {
+		return
+	}
+	t := time.NewTimer(patience)
+	defer t.Stop()
+	select {
+	case <-d.done:
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}
+
+func newDelivery() *delivery { return &delivery{done: make(chan struct{})} }
+
 // orderPatience bounds how long a message waits until the request before it was delivered, for which the backend may have to be
 // opened. For owners of earlier builds, which do not report a delivery, the bound is earlierPatience.
 const (
@@ -90,13 +107,7 @@ func (rh *remoteSession) awaitOrder(ctx context.Context) {
 	if !rh.reports.Load() {
 		patience = earlierPatience
 	}
-	t := time.NewTimer(patience)
-	defer t.Stop()
-	select {
-	case <-rh.last.done:
-	case <-ctx.Done():
-	case <-t.C:
-	}
+	rh.last.wait(ctx, patience)
 	rh.last = nil
 }
 
@@ -140,5 +151,11 @@ func (m *mux) forwardHome(x *exchange.Exchange) ([]byte, error) {
 		return nil, err
 	}
 	text, err := got.Body()
+	if err != nil && (got.Status() >= http.StatusInternalServerError || got.Status() == http.StatusTooManyRequests) {
+		err = fmt.Errorf("%w: %w", errOfOwner, err)
+	}
 	return bytes.Clone(text), err
 }
+
+// errOfOwner wraps an error of the node that has the session: that node may serve the same later.
+var errOfOwner = errors.New("not served by the session's node")

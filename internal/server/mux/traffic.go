@@ -25,6 +25,7 @@ type traffic struct {
 	foreign       map[string]*carried       // the exchanges of other sessions, by the ids of their requests
 	otherSessions bool                      // a call of another session was resumed here, or a request without a session has come
 	modern        map[string]*modernRequest // the requests of revision 2026-07-28 in flight, by their ids
+	early         *delivery                 // for which cancellations of light calls wait; nil: none does
 	waiting       int                       // calls that wait for their turn, and requests of revision 2026-07-28 that are served
 }
 
@@ -138,9 +139,12 @@ func (t *traffic) isTaken(key stream.SessionKey, id []byte) bool {
 
 // cancels notes that msg cancels a request, if it does. A forwarded request's stream may end
 // without a response then, and its id is free, as it is on the owner.
-func (t *traffic) cancels(msg *jsonrpc.Message) {
+//
+// If the request is made again by the connection, cancels returns its delivery, which msg must not overtake. left says that
+// light calls may be about to be made again: then the result ends after that, and cancels is to be called again.
+func (t *traffic) cancels(msg *jsonrpc.Message, left bool) *delivery {
 	if msg.Method != protocol.MethodCancelled {
-		return
+		return nil
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -148,7 +152,29 @@ func (t *traffic) cancels(msg *jsonrpc.Message) {
 	if x := t.foreign[key]; x != nil && x.forward != nil {
 		x.forward.wanted = max(x.forward.wanted, wantedNoMore)
 		delete(t.foreign, key)
+		if x.forward.again {
+			return x.forward.delivery
+		}
+		return nil
 	}
+	if !left {
+		return nil
+	}
+	if t.early == nil {
+		t.early = newDelivery()
+		reading.Wake(t.ready)
+	}
+	return t.early
+}
+
+// takeEarly returns the delivery for which cancellations of light calls wait that are about to be made again; nil: none waits. Later
+// ones wait for another.
+func (t *traffic) takeEarly() *delivery {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	d := t.early
+	t.early = nil
+	return d
 }
 
 // wants returns s.wanted.
