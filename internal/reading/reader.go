@@ -31,7 +31,7 @@ type Reader struct {
 	lostChanged     atomic.Bool
 	ready           chan<- struct{}
 	older           *Reader // the next older reader of the stream: in a carrier, or one that has stepped aside; guarded by Streams.mu
-	outlet          *outlet // if its call is told on the client's standalone stream; else nil
+	outlet          *Outlet // if its call is told on the client's standalone stream; else nil
 	before          *Reader // the reader with an outlet that this one has taken the place of, or nil
 	stop            func()
 	disconnectAsked atomic.Pointer[Disconnect]
@@ -48,7 +48,13 @@ type Reader struct {
 // [stream.ErrTrimmed] or [stream.ErrNotFound] if it can't be read from there, and
 // [ErrMoved] if another node, which owns the session by now, may know more.
 func (t *Streams) Read(ctx context.Context, kind Kind, after stream.Cursor, ready chan struct{}) (*Reader, error) {
-	r, err := t.attached(ctx, kind, after, ready)
+	return t.ReadOn(ctx, kind, after, ready, nil)
+}
+
+// ReadOn is Read for a reader that continues a call on a connection of the standalone stream, if on is not nil. The client may have given
+// the call up, and make it again.
+func (t *Streams) ReadOn(ctx context.Context, kind Kind, after stream.Cursor, ready chan struct{}, on *Outlet) (*Reader, error) {
+	r, err := t.attached(ctx, kind, after, ready, on)
 	if errors.Is(err, stream.ErrTrimmed) || errors.Is(err, stream.ErrNotFound) {
 		err = t.owner.Missed(ctx, err)
 	}
@@ -81,7 +87,7 @@ func (t *Streams) IsForgotten(at stream.Cursor) bool {
 }
 
 // attached attaches a reader.
-func (t *Streams) attached(ctx context.Context, kind Kind, after stream.Cursor, ready chan struct{}) (*Reader, error) {
+func (t *Streams) attached(ctx context.Context, kind Kind, after stream.Cursor, ready chan struct{}, on *Outlet) (*Reader, error) {
 	after.Stream.Session = t.key
 	number := after.Stream.Number
 	if number == Standalone && t.IsForgotten(after) {
@@ -94,7 +100,10 @@ func (t *Streams) attached(ctx context.Context, kind Kind, after stream.Cursor, 
 	if t.IsBlind(number) {
 		return nil, stream.ErrTrimmed
 	}
-	r := &Reader{t: t, cursor: after, began: after.Seq, since: time.Now(), ready: ready, aside: aside{patient: kind == Stays}}
+	r := &Reader{t: t, cursor: after, began: after.Seq, since: time.Now(), ready: ready, aside: aside{patient: kind == Stays}, outlet: on}
+	if on != nil {
+		on.left = make(chan struct{})
+	}
 	if says {
 		r.has = after.Seq
 	}
@@ -123,7 +132,10 @@ func (t *Streams) attached(ctx context.Context, kind Kind, after stream.Cursor, 
 		}
 	}
 	t.owner.Heard(r, Came)
-	if kind == Resumes {
+	switch {
+	case on != nil:
+		t.owner.Heard(r, Lost)
+	case kind == Resumes:
 		r.skipTold(ctx)
 	}
 	r.wake() // there may be entries already
@@ -253,7 +265,7 @@ func (t *Streams) attach(r *Reader) {
 		t.addFollower(number)
 	}
 	t.setReader(number, r)
-	if t.lost.number == number && t.lost.back == nil {
+	if t.lost.number == number && t.lost.back == nil && r.outlet == nil {
 		t.lost.back = r
 	}
 	t.unread.remove(number)

@@ -17,29 +17,18 @@ type telling struct {
 	all     bool          // that is the call's last entry
 	from    uint64        // the connection was told the entries after this one
 	on      *Reader       // of the standalone stream
-	arrived func() bool   // reports whether the entry is with the client, as far as that is known; may wait for a moment
+	arrived func() bool   // see [Outlet]
 }
 
 // tellings are those on connections that live. Guarded by Streams.mu.
 type tellings []telling
 
-// An outlet is a connection of the standalone stream on which another call is told.
-type outlet struct {
-	on      *Reader       // of the standalone stream
-	arrived func() bool   // see [telling]
+// An Outlet is a connection of the standalone stream on which another call is continued.
+type Outlet struct {
+	On *Reader // of the standalone stream
+	// Arrived reports whether all bytes that were written there are with the client, as far as the network knows. It may wait for a moment.
+	Arrived func() bool
 	left    chan struct{} // closed when the reader of the call's stream has left
-}
-
-// Beside notes that the reader continues its call on a connection of the standalone stream. arrived reports whether all bytes that
-// were written there are with the client, as far as the network knows. The client may have given the call up, and make it again.
-func (r *Reader) Beside(standalone *Reader, arrived func() bool) {
-	r.t.mu.Lock()
-	r.outlet = &outlet{standalone, arrived, make(chan struct{})}
-	if r.t.lost.back == r { // its client has not come back for the call
-		r.t.lost.back = nil
-	}
-	r.t.mu.Unlock()
-	r.t.owner.Heard(r, Lost)
 }
 
 // tells notes how far the reader has written its call on the standalone stream's connection.
@@ -54,7 +43,7 @@ func (r *Reader) tells() {
 	if len(t.told) >= mostGaps {
 		t.told = slices.Delete(t.told, 0, 1)
 	}
-	t.told = append(t.told, telling{at: r.cursor, all: r.ended, from: r.began, on: r.outlet.on, arrived: r.outlet.arrived})
+	t.told = append(t.told, telling{at: r.cursor, all: r.ended, from: r.began, on: r.outlet.On, arrived: r.outlet.Arrived})
 }
 
 // forget forgets the telling of a stream.

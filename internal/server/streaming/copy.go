@@ -114,6 +114,11 @@ var (
 
 // Read attaches the copier to a stream of its session, after a cursor. ids says that the client gets event ids.
 func (c *Copier) Read(ctx context.Context, cursor stream.Cursor, ids bool) error {
+	return c.readOn(ctx, cursor, ids, nil)
+}
+
+// readOn is Read for a call that is continued on a connection of the standalone stream, if on is not nil.
+func (c *Copier) readOn(ctx context.Context, cursor stream.Cursor, ids bool, on *reading.Outlet) error {
 	number, kind := cursor.Stream.Number, reading.Says
 	switch {
 	case number == 0 && c.Stays:
@@ -123,7 +128,7 @@ func (c *Copier) Read(ctx context.Context, cursor stream.Cursor, ids bool) error
 	case c.Resumes && number != 0:
 		kind = reading.Resumes
 	}
-	r, err := c.Session.Streams().Read(ctx, kind, cursor, c.Ready)
+	r, err := c.Session.Streams().ReadOn(ctx, kind, cursor, c.Ready, on)
 	if err != nil && c.Session.Moved() {
 		return session.ErrMoved
 	}

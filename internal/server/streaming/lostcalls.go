@@ -87,10 +87,9 @@ func (c *Events) continueDue(ctx context.Context, a *Alarm) error {
 func (x *continued) begin(ctx context.Context, at stream.Cursor) error {
 	cc := &continuedCall{of: x}
 	cc.Session, cc.Ready, cc.Sink, cc.Yields, cc.Door = x.c.Session, make(chan struct{}, 1), cc, true, observe.DoorSession
-	if err := cc.Read(ctx, at, x.c.name != ""); err != nil {
+	if err := cc.readOn(ctx, at, x.c.name != "", &reading.Outlet{On: x.c.Reader, Arrived: x.arrived}); err != nil {
 		return err
 	}
-	cc.Reader.Beside(x.c.Reader, x.arrived)
 	x.mu.Lock()
 	x.calls[cc] = struct{}{}
 	x.mu.Unlock()
