@@ -30,7 +30,7 @@ type home struct {
 func (h *home) session() *session.Session { return h.local.Load() }
 
 // settle notes that a session has come to this node, maybe for the second time. If it is the connection's, later messages are served
-// here. A connection whose client can connect again ends when its session has left.
+// here. If the client can connect again, the connection ends when its session has left.
 func (h *home) settle(key stream.SessionKey) {
 	old := h.session()
 	if key != h.key || old != nil && (h.client.returns || !old.Moved()) {
