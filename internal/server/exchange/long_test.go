@@ -1,0 +1,3 @@
+package exchange
+
+import _ "holdfast/internal/testlong" // the flag -long
