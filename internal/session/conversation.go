@@ -70,6 +70,9 @@ func (s *Session) connect(ctx context.Context, r *http.Request, place *processes
 	if err != nil {
 		place.Free()
 		s.m.work.Done()
+		if errors.Is(err, ErrBusy) { // there is no memory for the conversation, and the server has refused nothing
+			return l, err
+		}
 		return l, fmt.Errorf("%w: %w", ErrRefused, l.inVain("", err))
 	}
 	if place != nil {
