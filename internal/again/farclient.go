@@ -221,6 +221,7 @@ func (t *Calls) comesBack(of *stranded, call Call) {
 	if call != nil {
 		t.stranded.giveBack(call.Standing())
 	}
+	t.stranded.untake(of.s, of.number)
 	t.stranded.add(back, t.o.Keep)
 	if call != nil && of.s.Modern() != "" {
 		call.AwaitReturn(wholeWithin, "the node of its client was lost, and the client did not come back in time")

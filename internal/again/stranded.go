@@ -41,9 +41,30 @@ type strandings struct {
 	by    map[likeness.Digest][]*linked.Element
 	at    map[strandedAt]*linked.Element
 	bytes int
-	// late is a ring of the last streams of requests that did not begin: they are not stranded if their clients turn out to have left.
-	late     [64]stream.ID
-	nextLate int
+	late  ring // the last streams of requests that did not begin: they are not stranded if their clients turn out to have left
+	// taken are the last streams that requests were taken for: they are not stranded again if the network tells of the loss once more, as a
+	// later request is another call. A client that comes back for one may lose it again.
+	taken    ring
+	anyTaken atomic.Bool
+}
+
+// A ring has the ids of the last streams that were added. The zero value is ready to use.
+type ring struct {
+	all  [64]stream.ID
+	next int
+}
+
+func (r *ring) add(id stream.ID) {
+	r.all[r.next] = id
+	r.next = (r.next + 1) % len(r.all)
+}
+
+func (r *ring) has(id stream.ID) bool { return slices.Contains(r.all[:], id) }
+
+func (r *ring) remove(id stream.ID) {
+	if i := slices.Index(r.all[:], id); i >= 0 {
+		r.all[i] = stream.ID{}
+	}
 }
 
 type strandedAt struct {
@@ -61,7 +82,7 @@ func (t *strandings) add(c *stranded, most time.Duration) {
 	at := strandedAt{c.s, c.number}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if c.number != 0 && (t.at[at] != nil || slices.Contains(t.late[:], at.id())) {
+	if c.number != 0 && (t.at[at] != nil || t.late.has(at.id()) || t.taken.has(at.id())) {
 		return
 	}
 	if t.by == nil {
@@ -201,7 +222,10 @@ func (t *strandings) take(keys likeness.Keys, good func(*stranded, likeness.Reas
 	for reason, key := range keys {
 		for _, e := range t.by[key] {
 			if c := e.Value.(*stranded); good(c, likeness.Reason(reason)) {
-				t.remove(e)
+				if t.remove(e); c.number != 0 {
+					t.taken.add(strandedAt{c.s, c.number}.id())
+					t.anyTaken.Store(true)
+				}
 				return c, likeness.Reason(reason)
 			}
 		}
@@ -266,8 +290,19 @@ func (t *Calls) isMeant(of *stranded, reason likeness.Reason, safe bool, age tim
 	}
 }
 
+// untake notes that the call of a stream may be stranded again.
+func (t *strandings) untake(s Session, number uint64) {
+	if !t.anyTaken.Load() { // as a rule
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.taken.remove(strandedAt{s, number}.id())
+}
+
 // Drop forgets the call of a stream: its client is back, or no longer wants an answer. Locks may be held.
 func (t *Calls) Drop(s Session, number uint64) {
+	t.stranded.untake(s, number)
 	var of *stranded
 	if t.stranded.with(s, number, func(e *linked.Element) {
 		of = e.Value.(*stranded)
@@ -284,8 +319,7 @@ func (t *Calls) dropLate(s Session, number uint64) {
 	}
 	all := &t.stranded
 	all.mu.Lock()
-	all.late[all.nextLate] = strandedAt{s, number}.id()
-	all.nextLate = (all.nextLate + 1) % len(all.late)
+	all.late.add(strandedAt{s, number}.id())
 	all.mu.Unlock()
 	t.Drop(s, number)
 }

@@ -10,6 +10,7 @@ import (
 	"holdfast/backend"
 	"holdfast/internal/feature/webhook"
 	"holdfast/internal/mcptest"
+	"holdfast/internal/observe"
 	"holdfast/jsonrpc"
 )
 
@@ -145,6 +146,42 @@ func TestStrandedBack(t *testing.T) {
 	})
 	if said := h.answers(begin(t, s, true, request(2))); !strings.Contains(said, "result") {
 		t.Error(said)
+	}
+}
+
+// The network may tell twice that a client has left. A call that a request was attached to is not stranded by the second time: a later request is
+// another call. But if the client of the first one comes back and is lost again, it is.
+func TestStrandedTwice(t *testing.T) {
+	t.Parallel()
+	for _, back := range []bool{false, true} {
+		h := newHouse(t, Options{AttachWithin: time.Hour}, nil)
+		s := h.open("")
+		first := begin(t, s, false, request(1))
+		link, number := h.desk.last(), first.Number()
+		in := <-link.in
+		lost := func() { h.flights.Strand(flightSession{s}, number, first.Like()) }
+		lost()
+		second := begin(t, s, false, request(2))
+		link.say(in.Call, response(1))
+		if said := readAll(t, s, second.Number()); len(said) != 1 || !strings.Contains(said[0], `"result"`) {
+			t.Errorf("the request that was made again is answered %q", said)
+		}
+		if back {
+			r := attach(t, s, number)
+			r.Through(observe.DoorResume, first.Like())
+			tell(t, r, 1)
+			r.Detach(false, true, false)
+		}
+		lost()
+		third := begin(t, s, !back, request(3))
+		if back {
+			if said := readAll(t, s, third.Number()); len(said) != 1 || !strings.Contains(said[0], `"result"`) {
+				t.Errorf("once the client was back, and lost: %q", said)
+			}
+		} else if said := h.answers(third); !strings.Contains(said, "result") {
+			t.Error(said)
+		}
+		h.close()
 	}
 }
 
