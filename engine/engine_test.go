@@ -15,7 +15,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testlong.AtOnce(testlong.Either(8, 4)) // with -long also Redis
+	testlong.AtOnce(testlong.Either(8, 4)) // with -long also Redis and contests
 	goleak.VerifyTestMain(m, natstest.Left()...)
 }
 

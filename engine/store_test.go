@@ -11,11 +11,13 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/engine/contest"
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/embedded"
 	"holdfast/internal/engine/jetstream/natstest"
 	"holdfast/internal/engine/redis"
 	"holdfast/internal/engine/redis/redistest"
+	"holdfast/internal/engine/shared"
 	"holdfast/stream"
 	"holdfast/stream/streamtest"
 )
@@ -75,4 +77,34 @@ func TestNATS(t *testing.T) {
 func TestRedis(t *testing.T) {
 	t.Parallel()
 	streamtest.Run(t, stores(redis.Open, prefixes(redistest.Start(t).URL())), streamtest.Options{Nodes: true, Durable: true})
+}
+
+// No acknowledged entry is lost when nodes contend for a session, on any engine
+// that takes several nodes.
+func TestContest(t *testing.T) {
+	t.Parallel()
+	s, err := natstest.Start(t.TempDir(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	for name, open := range map[string]func() stream.Store{
+		"NATS":  stores(embedded.Open, prefixes(s.URL()))(t, streamtest.Limits{}),
+		"Redis": stores(redis.Open, prefixes(redistest.Start(t).URL()))(t, streamtest.Limits{}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var nodes []shared.Store
+			for range 3 {
+				st := open().(*durable.Store)
+				t.Cleanup(func() {
+					if err := st.Close(); err != nil {
+						t.Error(err)
+					}
+				})
+				nodes = append(nodes, st)
+			}
+			contest.Run(t, nodes, contest.Options{For: time.Second})
+		})
+	}
 }

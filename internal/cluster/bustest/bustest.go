@@ -81,6 +81,7 @@ func (n *Net) Bus(name string) *Bus {
 	b := &Bus{net: n, name: name, max: 1 << 20, delayed: make(map[*time.Timer]struct{})}
 	b.cond.L = &b.mu
 	n.buses[name] = b
+	b.wait.Go(b.deliver)
 	return b
 }
 
@@ -118,14 +119,11 @@ type Bus struct {
 	net  *Net
 	name string
 	max  int
-
-	begin sync.Once // of deliver
-	wait  sync.WaitGroup
+	wait sync.WaitGroup
 
 	mu       sync.Mutex
 	cond     sync.Cond // signalled when a field below changes
 	receiver cluster.Receiver
-	busy     bool // the receiver is being called
 	queue    []item
 	delayed  map[*time.Timer]struct{}
 	cut      bool
@@ -208,14 +206,11 @@ func (b *Bus) Receive(r cluster.Receiver) (func(), error) {
 		return nil, errCut
 	}
 	b.receiver = r
-	b.begin.Do(func() { b.wait.Go(b.deliver) })
+	b.cond.Broadcast()
 	return func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.receiver = nil
-		for b.busy {
-			b.cond.Wait()
-		}
 	}, nil
 }
 
@@ -269,7 +264,7 @@ func (b *Bus) checkSend(message []byte) error {
 func (b *Bus) arrive(i item, delay time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed || b.cut || b.receiver == nil {
+	if b.closed || b.cut {
 		return
 	}
 	if delay <= 0 {
@@ -311,7 +306,6 @@ func (b *Bus) deliver() {
 		}
 		batch, b.queue = b.queue, batch[:0]
 		r := b.receiver
-		b.busy = true
 		b.mu.Unlock()
 		for _, i := range batch {
 			switch {
@@ -323,9 +317,5 @@ func (b *Bus) deliver() {
 			}
 		}
 		clear(batch)
-		b.mu.Lock()
-		b.busy = false
-		b.cond.Broadcast()
-		b.mu.Unlock()
 	}
 }

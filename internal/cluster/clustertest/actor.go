@@ -40,27 +40,6 @@ func (a *actor) act(ctx context.Context) {
 	}
 }
 
-// follow reads the streams of the session at the actor's node, which need not own the session.
-func (a *actor) follow(ctx context.Context) {
-	last := make(map[uint64]stream.Cursor)
-	for ctx.Err() == nil {
-		number := 1 + a.rng.Uint64N(2+a.rng.Uint64N(30)) // rather one of the first
-		after, ok := last[number]
-		if !ok {
-			after.Stream = stream.ID{Session: a.key, Number: number}
-		}
-		last[number] = a.read(ctx, after)
-		a.pause(ctx, 2*time.Millisecond)
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, after := range last {
-		if after.Seq > 0 {
-			a.reached = append(a.reached, after)
-		}
-	}
-}
-
 // pause waits up to most.
 func (a *actor) pause(ctx context.Context, most time.Duration) {
 	select {
@@ -129,7 +108,7 @@ func (a *actor) acquire(ctx context.Context, was shared.Session) {
 	err := a.do(Op{Kind: Acquire}, nil, func(op *Op) (func(), error) {
 		var err error
 		taken, err = a.store.Acquire(ctx, was)
-		return func() { op.Epoch, op.Streams, op.Found = taken.Epoch, taken.Streams, was }, err
+		return func() { op.Epoch, op.Streams = taken.Epoch, taken.Streams }, err
 	})
 	if err != nil {
 		a.pause(ctx, 20*time.Millisecond)
@@ -145,32 +124,29 @@ func (a *actor) acquire(ctx context.Context, was shared.Session) {
 			a.next[st.Number] = st.Next
 		}
 		if st.Next > 1 {
-			a.read(ctx, stream.Cursor{Stream: stream.ID{Session: a.key, Number: st.Number}})
+			a.read(ctx, st.Number, 0)
 		}
 	}
 }
 
-// read reads the entries of a stream after a cursor, and returns the cursor of the last entry.
-func (a *actor) read(ctx context.Context, after stream.Cursor) (last stream.Cursor) {
-	last = after
-	_ = a.do(Op{Kind: Read, Number: after.Stream.Number, After: after.Seq}, nil, func(op *Op) (func(), error) {
+// read reads the entries of a stream after a sequence.
+func (a *actor) read(ctx context.Context, number, after uint64) {
+	_ = a.do(Op{Kind: Read, Number: number, After: after}, nil, func(op *Op) (func(), error) {
 		var all []stream.Entry
-		for cursor := after; ; {
+		cursor := stream.Cursor{Stream: stream.ID{Session: a.key, Number: number}, Seq: after}
+		for {
 			got, err := a.store.Read(ctx, cursor, make([]stream.Entry, 0, 64))
 			all = append(all, got...)
-			if err != nil && !errors.Is(err, io.EOF) {
+			ended := errors.Is(err, io.EOF)
+			if err != nil && !ended {
 				return nil, err
 			}
-			if len(got) > 0 {
-				cursor.Seq, cursor.Epoch = got[len(got)-1].Seq, got[len(got)-1].Epoch
+			if ended || len(got) == 0 {
+				return func() { op.Entries, op.Ended = all, ended }, nil
 			}
-			if err != nil || len(got) == 0 {
-				last = cursor
-				return func() { op.Entries = all }, nil
-			}
+			cursor.Seq = got[len(got)-1].Seq
 		}
 	})
-	return last
 }
 
 // own does one operation of an owner.
@@ -184,7 +160,7 @@ func (a *actor) own(ctx context.Context) {
 		if len(a.next) > 0 {
 			number := slices.Sorted(maps.Keys(a.next))[0]
 			if next := a.next[number]; next > 1 {
-				a.read(ctx, stream.Cursor{Stream: stream.ID{Session: a.key, Number: number}, Seq: a.rng.Uint64N(next)})
+				a.read(ctx, number, a.rng.Uint64N(next))
 			}
 		}
 	case n < 95:
@@ -205,9 +181,7 @@ func (a *actor) own(ctx context.Context) {
 
 // lose forgets the lease, which another node has or may have.
 func (a *actor) lose() {
-	if a.rng.IntN(2) == 0 { // else a later lease replaces it
-		a.store.Forget(a.lease)
-	}
+	a.store.Forget(a.lease)
 	a.lease = stream.Lease{}
 }
 

@@ -26,7 +26,7 @@ const forever = time.Duration(1<<63 - 1)
 //     after a newer epoch was given out.
 //   - Only a part of an append's entries is there.
 //   - A note that is found is older than an acknowledged note.
-//   - Two owners have one epoch, or took over from one owner, or a later one has a lower epoch.
+//   - Two owners have one epoch, or a later one has a lower epoch.
 //   - Lookup does not know of an owner who had acquired the session before.
 //   - A claim has two values.
 //
@@ -100,10 +100,9 @@ func newSessionHistory(c *checker, ops []*Op) *sessionHistory {
 	return s
 }
 
-// epochs checks that each epoch has one owner, and one that takes over from it, and that epochs rise.
+// epochs checks that each epoch has one owner, and that epochs rise.
 func (s *sessionHistory) epochs() {
 	var given []*Op
-	heirs := make(map[uint64]*Op) // by the epoch of the earlier owner
 	for _, op := range s.ops {
 		if (op.Kind != Create && op.Kind != Acquire) || op.Outcome != Done {
 			continue
@@ -113,15 +112,6 @@ func (s *sessionHistory) epochs() {
 		}
 		s.owners[op.Epoch] = op
 		given = append(given, op)
-		if was := op.Found.Epoch; was > 0 {
-			if other := heirs[was]; other != nil {
-				s.fail("two took over from epoch %d: %v; %v", was, other, op)
-			}
-			if op.Epoch <= was {
-				s.fail("taken over from epoch %d: %v", was, op)
-			}
-			heirs[was] = op
-		}
 	}
 	for _, a := range given {
 		for _, b := range given {
@@ -222,9 +212,6 @@ func (s *sessionHistory) reads() {
 				s.fail("entry %d of stream %d where %d was due: %v", e.Seq, op.Number, next, op)
 			}
 			next = e.Seq + 1
-			if i > 0 && e.Epoch < op.Entries[i-1].Epoch {
-				s.fail("entry %d of stream %d has an older epoch, %d, than the one before: %v", e.Seq, op.Number, e.Epoch, op)
-			}
 			if e.Last && i < len(op.Entries)-1 {
 				s.fail("something follows the last entry, %d of stream %d: %v", e.Seq, op.Number, op)
 			}
@@ -277,7 +264,7 @@ func (s *sessionHistory) entry(op *Op, e stream.Entry) {
 // readFailed checks a read that failed: a read of an owner may be refused only if another node may
 // have acquired the session by then.
 func (s *sessionHistory) readFailed(op *Op) {
-	if op.Outcome == Refused && op.Epoch > 0 && len(s.seqs[op.Number]) > 0 && !s.contested(op) {
+	if op.Outcome == Refused && len(s.seqs[op.Number]) > 0 && !s.contested(op) {
 		s.fail("its owner can't read stream %d (%v): %v", op.Number, op.Err, op)
 	}
 }

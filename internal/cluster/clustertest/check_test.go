@@ -136,13 +136,6 @@ func TestCheck(t *testing.T) {
 			s.append(2, nil, 1, 2)
 			s.read(1, 0, a)
 		}},
-		{"a reader at another node is refused, and does not get all", "", func(s *script) {
-			s.create()
-			a := s.append(1, nil, 1, 1)
-			s.append(1, nil, 1, 2)
-			s.read(0, 0, a)
-			s.did(Op{Kind: Read, Number: 1, Err: stream.ErrTrimmed})
-		}},
 		{"a gap", "where 2 was due", func(s *script) {
 			s.create()
 			a, _, c := s.append(1, nil, 1, 1), s.append(1, nil, 1, 2), s.append(1, nil, 1, 3)
@@ -293,21 +286,6 @@ func TestCheck(t *testing.T) {
 		{"created twice", "two owners", func(s *script) {
 			s.create()
 			s.create()
-		}},
-		{"two heirs", "two took over from epoch 1", func(s *script) {
-			s.create()
-			s.acquire(2).Found.Epoch = 1
-			s.acquire(3).Found.Epoch = 1
-		}},
-		{"an heir of a later epoch", "taken over from epoch 2", func(s *script) {
-			s.create()
-			s.acquire(2).Found.Epoch = 2
-		}},
-		{"entries whose epochs fall", "an older epoch", func(s *script) {
-			s.create()
-			a := s.append(1, unknown, 1, 2)
-			s.acquire(2)
-			s.read(2, 0, s.append(2, nil, 1, 1), a)
 		}},
 		{"an epoch that falls", "does not rise", func(s *script) {
 			s.create()

@@ -1,8 +1,7 @@
 // Package clustertest tests an engine with several nodes, while faults happen to both. The nodes
-// append to sessions, read them, take them over and release them, all at once. They contend for some
-// of the sessions: they take these over from each other all the time. The operations of each node,
-// and their results, are recorded as a history. [Check] checks whether a correct store can have that
-// history.
+// append to sessions, read them, take them over and release them, all at once. The operations of
+// each node, and their results, are recorded as a history. [Check] checks whether a correct store
+// can have that history.
 package clustertest
 
 import (
@@ -36,7 +35,7 @@ type Node struct {
 type Fault struct {
 	Name string
 	Do   func()
-	Once bool // it happens once in each run
+	Once bool // it can happen only once
 }
 
 // Options configure a run. The zero value of each field but Open stands for the default given with
@@ -53,8 +52,7 @@ type Options struct {
 }
 
 const (
-	sessions  = 5
-	contended = 2 // of these sessions
+	sessions = 5
 	// settle is how long it may take at the end to acquire each session.
 	settle = 60 * time.Second
 )
@@ -123,7 +121,6 @@ type run struct {
 	claimed int             // claims made
 	alive   map[string]bool // nodes by their names
 	wrong   []error
-	reached []stream.Cursor // the last entries that readers have read
 }
 
 // fail notes a failure that is not in the history.
@@ -153,16 +150,12 @@ func (r *run) join() *member {
 	ctx, cancel := context.WithCancel(context.Background())
 	m := &member{Node: r.o.Open(r.t), cancel: cancel}
 	r.setAlive(m.Store.Node(), true)
-	for i, key := range r.keys {
-		newActor := func() *actor {
-			return &actor{
-				run: r, store: m.Store, key: key, greedy: i < contended,
-				rng: rand.New(rand.NewPCG(r.o.Seed, rand.Uint64())),
-			}
+	for _, key := range r.keys {
+		a := &actor{
+			run: r, store: m.Store, key: key,
+			rng: rand.New(rand.NewPCG(r.o.Seed, rand.Uint64())),
 		}
-		owner, reader := newActor(), newActor()
-		m.work.Go(func() { owner.act(ctx) })
-		m.work.Go(func() { reader.follow(ctx) })
+		m.work.Go(func() { a.act(ctx) })
 	}
 	return m
 }
@@ -200,25 +193,15 @@ func (r *run) end(m *member) {
 	r.closing.Go(closing)
 }
 
-// work starts the nodes, and makes faults happen until the time is over, and the nodes have contended: the machine may
-// stand still meanwhile. Then it makes the faults happen that have to happen once, heals the network and ends all nodes.
+// work starts the nodes, and makes faults happen until the time is over. Then it heals the network
+// and ends all nodes.
 func (r *run) work() {
 	for range r.o.Nodes {
 		r.members = append(r.members, r.join())
 	}
-	for end := time.Now().Add(r.o.For); time.Now().Before(end) || !r.busy(r.o.OneNode) && time.Since(end) < settle; {
+	for end := time.Now().Add(r.o.For); time.Now().Before(end); {
 		r.sleep(50, 300)
 		r.fault()
-	}
-	if !r.busy(r.o.OneNode) {
-		r.fail("the nodes have not appended, read and acquired sessions")
-	}
-	for _, f := range r.o.Faults {
-		if f.Once {
-			f.Do()
-			r.faults[f.Name]++
-			r.sleep(300, 600)
-		}
 	}
 	for _, m := range r.members {
 		if m.Cut != nil {
@@ -292,12 +275,6 @@ func (r *run) readAll() {
 			}
 			if a.lease.Epoch == 0 {
 				r.fail("session %s can't be acquired, %v after all is healed", key, settle)
-				return
-			}
-			for _, after := range r.reached {
-				if after.Stream.Session == key {
-					a.read(ctx, after)
-				}
 			}
 		})
 	}

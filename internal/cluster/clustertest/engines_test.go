@@ -68,17 +68,16 @@ func opened(t testing.TB, open func(ctx context.Context, url string, o durable.O
 	}
 }
 
-// The engine in memory loses answers, carries out operations late, and hides frames that are not acknowledged yet.
+// The engine in memory loses answers, and carries out operations late.
 func TestFake(t *testing.T) {
 	t.Parallel()
-	well := logtest.Faults{Latency: time.Millisecond, Behind: 0.5}
-	e := logtest.New(logtest.Options{Seed: *seed, Faults: well})
+	e := logtest.New(logtest.Options{Seed: *seed, Faults: logtest.Faults{Latency: time.Millisecond}})
 	faulty := func(f logtest.Faults) func() {
-		f.Latency, f.Behind = well.Latency, well.Behind
+		f.Latency = time.Millisecond
 		return func() {
 			e.SetFaults(f)
 			time.Sleep(testlong.Either[time.Duration](200, 500) * time.Millisecond) // the fault's length
-			e.SetFaults(well)
+			e.SetFaults(logtest.Faults{Latency: time.Millisecond})
 		}
 	}
 	both(t, clustertest.Options{

@@ -45,14 +45,15 @@ type Op struct {
 	Start, End time.Duration // since the run began
 	Outcome    Outcome
 	Err        error
-	Epoch      uint64 // of the lease, 0 without one; for Create and Acquire, of the lease that they gave
+	Epoch      uint64 // of the lease; for Create and Acquire, of the lease that they gave
 
 	Records []stream.Record // Append
 	Number  uint64          // Read: the stream
 	After   uint64          //   the sequence before the first entry
 	Entries []stream.Entry  // the entries that were read
+	Ended   bool            // whether the last of them ends the stream
 	Streams []shared.Stream // Acquire: the streams that were found
-	Found   shared.Session  // Lookup; Acquire: the earlier result of Lookup
+	Found   shared.Session  // Lookup
 	Claim   shared.ClaimID  // Claim
 	Value   []byte          //   the value that was offered
 	Was     []byte          // the earlier value, if the claim was refused
@@ -123,17 +124,6 @@ func (r *recorder) finish(op *Op, err error, result func()) {
 	if result != nil {
 		result()
 	}
-}
-
-// busy reports whether appends and reads have succeeded, and, unless only one node works, takeovers.
-func (r *recorder) busy(oneNode bool) bool {
-	r.opsMu.Lock()
-	defer r.opsMu.Unlock()
-	done := map[Kind]bool{Acquire: oneNode}
-	for _, op := range r.ops {
-		done[op.Kind] = done[op.Kind] || op.Outcome == Done && (op.Kind != Read || len(op.Entries) > 0)
-	}
-	return done[Append] && done[Read] && done[Acquire]
 }
 
 // history returns the operations. Those that have not ended have an unknown outcome.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/internal/cluster/clustertest"
+	"holdfast/internal/engine/contest"
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
 	"holdfast/internal/engine/shared"
@@ -47,16 +47,26 @@ func TestStoreFencedLate(t *testing.T) {
 	}, streamtest.Options{Nodes: true, Durable: true, Bubble: true})
 }
 
-// No acknowledged entry is lost if owners are fenced late, with any faults of the engine, and with nodes cut off from it.
 func TestContestFencedLate(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
 	e := logtest.New(logtest.Options{Seed: seed, Faults: logtest.Faults{Before: 0.1, After: 0.1, Late: 0.1, Behind: 0.5, Latency: 200 * time.Microsecond}})
-	clustertest.Run(t, clustertest.Options{
+	var nodes []shared.Store
+	var handles []*logtest.Handle
+	for range 3 {
+		n := open(t, e, durable.Options{Patience: 300 * time.Millisecond})
+		t.Cleanup(n.shut)
+		nodes = append(nodes, lateStore{n.Store})
+		handles = append(handles, n.h)
+	}
+	contest.Run(t, nodes, contest.Options{
 		Seed: seed, For: time.Second,
-		Open: func(testing.TB) clustertest.Node {
-			n := open(t, e, durable.Options{Patience: 300 * time.Millisecond})
-			return clustertest.Node{Store: lateStore{n.Store}, Cut: func(c clustertest.Cut) { n.h.Cut(c != clustertest.Healed) }}
+		Disturb: func(rng *rand.Rand) { handles[rng.IntN(3)].Cut(rng.IntN(3) == 0) },
+		Calm: func() {
+			for _, h := range handles {
+				h.Cut(false)
+			}
+			e.SetFaults(logtest.Faults{})
 		},
 	})
 }

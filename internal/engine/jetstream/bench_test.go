@@ -3,14 +3,18 @@ package jetstream_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	natsjs "github.com/nats-io/nats.go/jetstream"
 
-	"holdfast/internal/engine/durable/logtest"
 	"holdfast/internal/engine/jetstream"
 	"holdfast/internal/engine/jetstream/natstest"
 	"holdfast/internal/mcptest"
@@ -60,14 +64,39 @@ func bare(js natsjs.JetStream) appendFunc {
 	}
 }
 
-// measure measures appends of 256 bytes.
+// measure reports the time of an append, from the call to its return.
 func measure(b *testing.B, sessions int, add appendFunc) {
 	frame := make([]byte, 256)
-	logtest.Measure(b, sessions, func(session string) func() error {
-		var last uint64
-		return func() (err error) {
-			last, err = add(context.Background(), "b"+session, last, frame)
-			return err
-		}
-	})
+	run := fmt.Sprintf("b%016x-", rand.Uint64())
+	took := make([][]time.Duration, sessions)
+	var left atomic.Int64
+	left.Store(int64(b.N))
+	var wg sync.WaitGroup
+	b.ReportAllocs()
+	b.ResetTimer()
+	for i := range sessions {
+		wg.Go(func() {
+			var last uint64
+			for left.Add(-1) >= 0 {
+				start := time.Now()
+				at, err := add(context.Background(), run+strconv.Itoa(i), last, frame)
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				took[i], last = append(took[i], time.Since(start)), at
+			}
+		})
+	}
+	wg.Wait()
+	b.StopTimer()
+	all := slices.Concat(took...)
+	slices.Sort(all)
+	if len(all) == 0 {
+		return
+	}
+	b.ReportMetric(float64(all[len(all)/2].Microseconds()), "p50-µs")
+	b.ReportMetric(float64(all[len(all)*99/100].Microseconds()), "p99-µs")
+	b.ReportMetric(float64(len(all))/b.Elapsed().Seconds(), "appends/s")
+	b.ReportMetric(0, "ns/op")
 }

@@ -14,6 +14,7 @@ import (
 	"holdfast/internal/engine/embedded"
 	"holdfast/internal/engine/jetstream"
 	"holdfast/internal/mcptest"
+	"holdfast/internal/testlong"
 	"holdfast/stream"
 	"holdfast/stream/streamtest"
 )
@@ -32,6 +33,14 @@ func stores(url func(t *testing.T) string) streamtest.Maker {
 			return durable.New(log, o)
 		}
 	}
+}
+
+// A store over a disk passes the suite of all stores.
+func TestStoreFile(t *testing.T) {
+	t.Parallel()
+	testlong.Only(t, "package engine runs the same suite over the same engine, by its URL")
+	streamtest.Run(t, stores(func(t *testing.T) string { return "file:" + t.TempDir() }),
+		streamtest.Options{Durable: true})
 }
 
 // Deleted sessions leave no messages, nor do sleeping ones, which are deleted, too: very many sessions may sleep, and each

@@ -2,8 +2,15 @@ package jetstream_test
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"math/big"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,7 +21,6 @@ import (
 	natsserver "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nkeys"
 
-	"holdfast/internal/auth/authtest"
 	"holdfast/internal/engine/driver"
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/jetstream"
@@ -26,13 +32,10 @@ import (
 // refused, and the error says why.
 func TestTLSAndCredentials(t *testing.T) {
 	t.Parallel()
-	issuer := authtest.NewCA(t, "ca")
-	certPEM, keyPEM := issuer.Server("both ends")
-	files := authtest.Files(t, issuer.PEM, certPEM, keyPEM)
-	ca, cert, key := files[0], files[1], files[2]
-	addr, creds := secured(t, ca, cert, key)
+	cert, key := certificate(t)
+	addr, creds := secured(t, cert, key)
 	url := func(q ...string) string { return "tls://" + addr + "/?" + strings.Join(q, "&") }
-	all := []string{"creds=" + creds, "ca=" + ca, "cert=" + cert + "&key=" + key}
+	all := []string{"creds=" + creds, "ca=" + cert, "cert=" + cert + "&key=" + key}
 	l := patient(must(t, url(all...)))
 	defer closed(t, l)
 	at := mcptest.Must(l.Append(t.Context(), "a", 0, []byte("frame")))(t)
@@ -64,7 +67,7 @@ func TestTLSAndCredentials(t *testing.T) {
 
 // secured runs an operator's server, over TLS. creds is the file with the credentials
 // of a user of the operator's account.
-func secured(t *testing.T, ca, cert, key string) (addr, creds string) {
+func secured(t *testing.T, cert, key string) (addr, creds string) {
 	t.Helper()
 	operator, account, system := pair(t, nkeys.CreateOperator), pair(t, nkeys.CreateAccount), pair(t, nkeys.CreateAccount)
 	user := pair(t, nkeys.CreateUser)
@@ -88,7 +91,7 @@ operator: %s
 resolver: MEMORY
 resolver_preload {
 %s}
-`, t.TempDir(), cert, key, ca, signed(t, own, operator), accounts)
+`, t.TempDir(), cert, key, cert, signed(t, own, operator), accounts)
 	mcptest.Check(t, os.WriteFile(conf, []byte(text), 0o600))
 	o := mcptest.Must(natsserver.ProcessConfigFile(conf))(t)
 	o.NoLog, o.NoSigs = true, true
@@ -136,3 +139,23 @@ func (f *faults) Tracef(string, ...any)          {}
 func (f *faults) Warnf(format string, v ...any)  { f.note(format, v...) }
 func (f *faults) Errorf(format string, v ...any) { f.note(format, v...) }
 func (f *faults) Fatalf(format string, v ...any) { f.note(format, v...) }
+
+// certificate writes a self-signed certificate, for both ends, and its key.
+func certificate(t *testing.T) (cert, key string) {
+	t.Helper()
+	private := mcptest.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
+	form := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		IsCA: true, BasicConstraintsValid: true,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	signed := mcptest.Must(x509.CreateCertificate(rand.Reader, form, form, &private.PublicKey, private))(t)
+	secret := mcptest.Must(x509.MarshalECPrivateKey(private))(t)
+	dir := t.TempDir()
+	write := func(name, kind string, data []byte) string {
+		path := filepath.Join(dir, name)
+		mcptest.Check(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: data}), 0o600))
+		return path
+	}
+	return write("cert.pem", "CERTIFICATE", signed), write("key.pem", "EC PRIVATE KEY", secret)
+}

@@ -5,12 +5,12 @@ package redis
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
-	"holdfast/internal/engine/durable/logtest"
 	"holdfast/internal/engine/redis/redistest"
 )
 
@@ -27,7 +27,7 @@ return redis.call('XADD', KEYS[1], ARGV[2], 'f', ARGV[3])
 		frame := make([]byte, 256)
 		for _, sessions := range []int{1, 64, 256} {
 			b.Run(fmt.Sprintf("%s/%d/log", fsync, sessions), func(b *testing.B) {
-				logtest.Measure(b, sessions, func(session string) func() error {
+				measure(b, sessions, func(session string) func() error {
 					last := uint64(0)
 					return func() (err error) {
 						last, err = l.Append(b.Context(), "e."+session, last, frame)
@@ -36,7 +36,7 @@ return redis.call('XADD', KEYS[1], ARGV[2], 'f', ARGV[3])
 				})
 			})
 			b.Run(fmt.Sprintf("%s/%d/bare", fsync, sessions), func(b *testing.B) {
-				logtest.Measure(b, sessions, func(session string) func() error {
+				measure(b, sessions, func(session string) func() error {
 					n := 0
 					key := "bare:{" + session + "}"
 					return func() error {
@@ -53,6 +53,43 @@ return redis.call('XADD', KEYS[1], ARGV[2], 'f', ARGV[3])
 			})
 		}
 	}
+}
+
+// measure has each session call its function from next, one call at a time, b.N times in all.
+func measure(b *testing.B, sessions int, next func(session string) func() error) {
+	var (
+		wg   sync.WaitGroup
+		mu   sync.Mutex
+		took []time.Duration
+	)
+	run := fmt.Sprint(time.Now().UnixNano())
+	b.ResetTimer()
+	for i := range sessions {
+		wg.Go(func() {
+			do := next(fmt.Sprint(run, "-", i))
+			mine := make([]time.Duration, 0, b.N/sessions+1)
+			for range cap(mine) {
+				began := time.Now()
+				if err := do(); err != nil {
+					b.Error(err)
+					return
+				}
+				mine = append(mine, time.Since(began))
+			}
+			mu.Lock()
+			took = append(took, mine...)
+			mu.Unlock()
+		})
+	}
+	wg.Wait()
+	b.StopTimer()
+	if len(took) == 0 {
+		return
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
+	b.ReportMetric(float64(len(took))/b.Elapsed().Seconds(), "appends/s")
 }
 
 // BenchmarkBus measures round trips between two nodes in this process, of the size of a

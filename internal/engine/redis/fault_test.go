@@ -5,7 +5,8 @@ package redis
 import (
 	"context"
 	"errors"
-	"slices"
+	"fmt"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,147 @@ import (
 	"holdfast/internal/engine/redis/redistest"
 	"holdfast/stream"
 )
+
+// A writer appends to a sequence as an owner does: it repeats an append with an
+// unknown outcome. If the repeated append is refused, and the last frame is the
+// same, the append has succeeded.
+type writer struct {
+	log   *Log
+	key   string
+	last  uint64
+	acked []string
+}
+
+// write appends until quit is closed.
+func (w *writer) write(ctx context.Context, quit <-chan struct{}, count *atomic.Int64) error {
+	for n := 0; ; n++ {
+		select {
+		case <-quit:
+			return nil
+		default:
+		}
+		frame := fmt.Sprintf("%s %d", w.key, n)
+		if err := w.add(ctx, frame); err != nil {
+			return fmt.Errorf("frame %d of %s: %w", n, w.key, err)
+		}
+		w.acked = append(w.acked, frame)
+		count.Add(1)
+	}
+}
+
+func (w *writer) add(ctx context.Context, frame string) error {
+	for {
+		at, err := w.log.Append(ctx, w.key, w.last, []byte(frame))
+		switch {
+		case err == nil:
+			w.last = at
+			return nil
+		case errors.Is(err, stream.ErrConflict):
+			found := ""
+			for found == "" && ctx.Err() == nil {
+				err = w.log.Frames(ctx, w.key, w.last, func(_ uint64, _ time.Duration, data []byte) bool {
+					found = string(data)
+					return true
+				})
+			}
+			if found != frame {
+				return fmt.Errorf("%q is there, at %d after %d, %w", found, at, w.last, err)
+			}
+			w.last = at
+			return nil
+		case !errors.Is(err, stream.ErrUnavailable) || ctx.Err() != nil:
+			return err
+		}
+		time.Sleep(10 * time.Millisecond) // a pause before the next try
+	}
+}
+
+// survives has writers at work while faults happen. Afterwards all acknowledged
+// frames must be there, once and in order.
+func survives(t *testing.T, url string, fault func(progress func())) {
+	t.Helper()
+	l := hasty(t, url)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	writers := make([]*writer, 8)
+	var (
+		wg    sync.WaitGroup
+		count atomic.Int64
+	)
+	quit := make(chan struct{})
+	for i := range writers {
+		w := &writer{log: l, key: fmt.Sprint("e.", i)}
+		writers[i] = w
+		wg.Go(func() {
+			if err := w.write(ctx, quit, &count); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	fault(func() {
+		for was := count.Load(); count.Load() < was+300 && ctx.Err() == nil; {
+			time.Sleep(time.Millisecond) // polling
+		}
+	})
+	close(quit)
+	wg.Wait()
+	check := hasty(t, url)
+	for _, w := range writers {
+		if got := frames(t, check, w.key); !equal(got, w.acked) {
+			t.Errorf("%s: %d frames are kept, %d were acknowledged", w.key, len(got), len(w.acked))
+		}
+	}
+	t.Logf("%d appends", count.Load())
+}
+
+// A server that is killed and started again has all acknowledged frames.
+func TestKilled(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, "--appendfsync", "always")
+	survives(t, server.URL(), func(progress func()) {
+		for range 3 {
+			progress()
+			server.Kill()
+			server.Restart()
+		}
+		progress()
+		server.Pause()
+		time.Sleep(2500 * time.Millisecond) // longer than an attempt
+		server.Resume()
+		progress()
+	})
+}
+
+// If a master is killed, and its replica takes its place, no acknowledged frame is
+// lost with wait=1.
+func TestMasterKilled(t *testing.T) {
+	t.Parallel()
+	master := redistest.Start(t)
+	replica := redistest.Replica(t, master)
+	sentinel := redistest.Sentinel(t, master, "mymaster")
+	survives(t, "redis+sentinel://"+sentinel.Addr()+"?master=mymaster&wait=1", func(progress func()) {
+		progress()
+		master.Kill()
+		sentinel.FailOver("mymaster", replica)
+		// The new master acknowledges no write until it has a replica.
+		redistest.Replica(t, replica)
+		progress()
+	})
+}
+
+// The same holds in a Cluster.
+func TestClusterMasterKilled(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Cluster(t, 3, true)
+	url := "redis+cluster://" + servers[1].Addr() + "," + servers[2].Addr() + "/?wait=1"
+	survives(t, url, func(progress func()) {
+		progress()
+		servers[0].Kill()
+		redistest.FailOver(servers[3], servers[1:]...)
+		servers[0].Restart()
+		progress()
+	})
+}
 
 // A write that reaches too few replicas is not acknowledged. When it is repeated,
 // the frame is not reported until enough replicas have it.
@@ -83,7 +225,7 @@ func TestTooFewReplicas(t *testing.T) {
 			t.Errorf("%s again: %v", what, err)
 		}
 	}
-	if got := frames(t, l, "e.k"); !slices.Equal(got, []string{"one", "two"}) {
+	if got := frames(t, l, "e.k"); !equal(got, []string{"one", "two"}) {
 		t.Errorf("frames are %q", got)
 	}
 	var value []byte
@@ -161,4 +303,24 @@ func TestAway(t *testing.T) {
 		t.Errorf("%d times a node was said to be gone that was there", atA.gone.Load()+atB.gone.Load())
 	}
 	hasty(t, server.URL())
+}
+
+// Sessions can append while slots of a Cluster move to another master.
+func TestClusterResharded(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Cluster(t, 3, false)
+	survives(t, "redis+cluster://"+servers[0].Addr()+"/", func(progress func()) {
+		for round := range 2 {
+			for i := range 8 {
+				slot := servers[0].MustDo("CLUSTER", "KEYSLOT", fmt.Sprintf("{%d}", i))
+				n, err := strconv.Atoi(slot)
+				if err != nil {
+					t.Fatal(err)
+				}
+				owner := n * 3 / 16384
+				redistest.Move(t, servers, slot, servers[(owner+round)%3], servers[(owner+round+1)%3])
+			}
+			progress()
+		}
+	})
 }

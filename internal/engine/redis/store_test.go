@@ -7,13 +7,33 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/redis/redistest"
 	"holdfast/stream"
+	"holdfast/stream/streamtest"
 )
+
+// A store over Redis passes the suite of all stores. Each case has keys of its own.
+func TestStore(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	var cases atomic.Int64
+	streamtest.Run(t, func(t *testing.T, l streamtest.Limits) func() stream.Store {
+		url := fmt.Sprintf("%s?prefix=case%d", server.URL(), cases.Add(1))
+		return func() stream.Store {
+			o := durable.Options{
+				Keep: l.Keep, SessionTTL: l.SessionTTL,
+				StreamBytes: l.StreamBytes, SessionBytes: l.SessionBytes, TotalBytes: l.TotalBytes,
+				Logger: quiet,
+			}
+			return durable.New(patient(t, url, o), o)
+		}
+	}, streamtest.Options{Nodes: true, Durable: true})
+}
 
 // Deleted sessions leave no keys, nor do sleeping ones, which are deleted, too: many thousands of sessions may sleep, and even an empty key takes memory.
 func TestDeletedSessionsLeaveNothing(t *testing.T) {

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"holdfast/internal/cluster/bustest"
 	"holdfast/stream"
 )
 
@@ -55,7 +54,7 @@ type Engine struct {
 	late    []func()
 	counts  map[string]int
 	writes  map[string]int // by the operation and the key
-	net     *bustest.Net
+	nodes   map[string]*Handle
 	opened  int
 }
 
@@ -89,7 +88,7 @@ func New(o Options) *Engine {
 		logs:   make(map[string][]frame),
 		counts: make(map[string]int),
 		writes: make(map[string]int),
-		net:    bustest.New(o.Seed),
+		nodes:  make(map[string]*Handle),
 	}
 }
 
@@ -98,8 +97,8 @@ func (e *Engine) Open() *Handle {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.opened++
-	h := &Handle{e: e, Bus: e.net.Bus(fmt.Sprintf("node-%d", e.opened))}
-	h.Limit(e.o.MaxFrame)
+	h := &Handle{e: e, name: fmt.Sprintf("node-%d", e.opened)}
+	e.nodes[h.name] = h
 	return h
 }
 

@@ -3,20 +3,24 @@ package logtest
 import (
 	"bytes"
 	"context"
+	"sync"
 	"time"
 
-	"holdfast/internal/cluster/bustest"
+	"holdfast/internal/cluster"
 	"holdfast/stream"
 )
 
 // A Handle is a node's connection to an [Engine]: a durable.Log.
 type Handle struct {
-	*bustest.Bus
-	e *Engine
+	e    *Engine
+	name string
 
 	// The engine's lock guards these.
 	closed bool
 	cut    bool
+
+	mu    sync.Mutex
+	inbox *inbox
 }
 
 // Cut cuts the node off from the engine and from the other nodes, or connects it
@@ -25,7 +29,6 @@ func (h *Handle) Cut(cut bool) {
 	h.e.mu.Lock()
 	defer h.e.mu.Unlock()
 	h.cut = cut
-	h.Bus.Cut(cut)
 }
 
 // Put implements durable.Log.
@@ -155,7 +158,114 @@ func (h *Handle) Ping(ctx context.Context) error { return h.e.do(ctx, h, "Ping",
 func (h *Handle) Close() error {
 	h.e.mu.Lock()
 	h.closed = true
+	delete(h.e.nodes, h.name)
 	h.e.mu.Unlock()
-	h.Bus.Close()
+	h.leave()
 	return nil
+}
+
+// Node implements [cluster.Bus].
+func (h *Handle) Node() string { return h.name }
+
+// MaxMessage implements [cluster.Bus].
+func (h *Handle) MaxMessage() int { return h.e.o.MaxFrame }
+
+// Send implements [cluster.Bus].
+func (h *Handle) Send(node string, message []byte) error {
+	h.e.mu.Lock()
+	to, lost := h.e.nodes[node], h.cut
+	lost = lost || to != nil && to.cut
+	h.e.mu.Unlock()
+	switch {
+	case lost:
+	case to == nil || !to.deliver(message):
+		return cluster.ErrNoNode
+	}
+	return nil
+}
+
+// Cast implements [cluster.Bus].
+func (h *Handle) Cast(message []byte) error {
+	h.e.mu.Lock()
+	var all []*Handle
+	for _, to := range h.e.nodes {
+		if !h.cut && !to.cut {
+			all = append(all, to)
+		}
+	}
+	h.e.mu.Unlock()
+	for _, to := range all {
+		to.deliver(message)
+	}
+	return nil
+}
+
+// deliver reports whether the node receives messages.
+func (h *Handle) deliver(message []byte) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.inbox == nil {
+		return false
+	}
+	h.inbox.put(bytes.Clone(message))
+	return true
+}
+
+// Receive implements [cluster.Bus].
+func (h *Handle) Receive(r cluster.Receiver) (stop func(), err error) {
+	in := &inbox{quit: make(chan struct{}), more: make(chan struct{}, 1)}
+	in.done.Go(func() { in.run(r) })
+	h.mu.Lock()
+	h.inbox = in
+	h.mu.Unlock()
+	return h.leave, nil
+}
+
+// leave ends Receive, and waits for its goroutine.
+func (h *Handle) leave() {
+	h.mu.Lock()
+	in := h.inbox
+	h.inbox = nil
+	h.mu.Unlock()
+	if in != nil {
+		close(in.quit)
+		in.done.Wait()
+	}
+}
+
+// An inbox has the messages for a node that it has not taken yet.
+type inbox struct {
+	quit chan struct{}
+	more chan struct{}
+	done sync.WaitGroup
+
+	mu      sync.Mutex
+	waiting [][]byte
+}
+
+func (in *inbox) put(message []byte) {
+	in.mu.Lock()
+	in.waiting = append(in.waiting, message)
+	in.mu.Unlock()
+	select {
+	case in.more <- struct{}{}:
+	default: // run is notified already
+	}
+}
+
+func (in *inbox) run(r cluster.Receiver) {
+	for {
+		select {
+		case <-in.quit:
+			return
+		case <-in.more:
+		}
+		in.mu.Lock()
+		turn := in.waiting
+		in.waiting = nil
+		in.mu.Unlock()
+		for _, m := range turn {
+			r.Message(m)
+		}
+	}
 }
