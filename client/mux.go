@@ -307,7 +307,8 @@ func (x *mux) opened(id string, resumed bool) {
 		c.spawn(x.renew)
 	}
 	if resumed && x.conn.resumes() {
-		x.repeatReplies(number)
+		// The connection is read meanwhile: a server may read no more before it has written.
+		c.spawn(func() { x.repeatReplies(number) })
 	}
 }
 

@@ -70,6 +70,45 @@ func TestWebSocketRequestTooLarge(t *testing.T) {
 	}
 }
 
+// Lost replies are written to a new connection while it is read: this server reads the second
+// only after the client has read a message.
+func TestWebSocketRepliesWhileRead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		heard, done := 0, make(chan struct{}) // heard is used by one connection at a time
+		s := &sockets{t: t, say: func(ws *websocket.Conn, n int32, m jsonrpc.Message) bool {
+			switch {
+			case m.Method == "tools/call":
+				utter(ws, `{"jsonrpc":"2.0","id":"a","method":"elicitation/create","params":{}}`)
+				utter(ws, `{"jsonrpc":"2.0","id":"b","method":"elicitation/create","params":{}}`)
+			case m.Kind == 0:
+				return n > 1 // the first connection confirms none
+			case m.Kind == jsonrpc.Response:
+				if heard++; n == 1 {
+					return heard < 2
+				}
+				utter(ws, `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":%d}}`, heard)
+				if heard == 4 {
+					close(done)
+				}
+			}
+			return true
+		}}
+		url, hc := serveInside(t, s)
+		r := newRaw(t, "ws"+strings.TrimPrefix(url, "http"), client.Options{HTTPClient: hc})
+		r.open()
+		r.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
+		for range 2 {
+			m := r.until(func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Request })
+			r.send(`{"jsonrpc":"2.0","id":%s,"result":{}}`, m.ID)
+		}
+		<-done
+		if n := s.dials.Load(); n != 2 {
+			t.Errorf("%d connections", n)
+		}
+	})
+}
+
 // A lost reply is sent again, however many replies came before it. A reply that the server
 // has is not sent again, and neither are replies to pings.
 func TestWebSocketReplies(t *testing.T) {
@@ -93,7 +132,7 @@ func TestWebSocketReplies(t *testing.T) {
 		done := make(chan struct{})
 		url, hc := serveInside(t, &sockets{t: t, say: func(ws *websocket.Conn, n int32, m jsonrpc.Message) bool {
 			switch id := jsonrpc.String(m.ID); {
-			case m.Method == "tools/call":
+			case m.Method == "tools/call" && n == 1:
 				for i := range many {
 					utter(ws, `{"jsonrpc":"2.0","id":"p%d","method":"ping"}`, i)
 					utter(ws, `{"jsonrpc":"2.0","id":"e%d","method":"elicitation/create","params":{}}`, i)
