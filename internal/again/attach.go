@@ -44,21 +44,31 @@ type attachment struct {
 	withdrawing sync.Mutex // held to set of and call once the request was cancelled
 }
 
-// Attach answers a request with the messages of another call, if it is that call made again. It is false if the caller has to
-// deliver the request. header and failed are for [Call].Deliver, if the request turns out later to be a new one.
-func (t *Calls) Attach(ctx context.Context, c Call, m *jsonrpc.Message, header http.Header, failed func(error) *jsonrpc.Error) bool {
+// newAttachment returns the attachment of a request; nil: no call that is known here is like it.
+func (t *Calls) newAttachment(c Call, m *jsonrpc.Message) *attachment {
 	st := c.Standing()
 	if st.like.IsZero() {
-		return false
+		return nil
 	}
 	if st.beside == nil && st.flight == nil && t.stranded.n.Load() == 0 && (t.peers == nil || t.hints.Kept() == 0 && t.far.Kept() == 0) { // as a rule
 		st.undecided.Store(false)
-		return false
+		return nil
 	}
 	a := &attachment{t: t, c: c, st: st, id: m.ID, came: time.Now(), safe: c.IsSafe(jsonrpc.String(jsonrpc.Field(m.Params, "name")))}
 	if st.beside != nil {
 		a.beside, st.beside = *st.beside, nil // else the call would keep it in memory
 	}
+	return a
+}
+
+// Attach answers a request with the messages of another call, if it is that call made again. It is false if the caller has to
+// deliver the request. header and failed are for [Call].Deliver, if the request turns out later to be a new one.
+func (t *Calls) Attach(ctx context.Context, c Call, m *jsonrpc.Message, header http.Header, failed func(error) *jsonrpc.Error) bool {
+	a := t.newAttachment(c, m)
+	if a == nil {
+		return false
+	}
+	st := a.st
 	if a.isLate() {
 		return true
 	}
@@ -76,9 +86,10 @@ func (t *Calls) Attach(ctx context.Context, c Call, m *jsonrpc.Message, header h
 		return ended
 	}
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
-	if !c.Attach(m.ID, stop) {
+	if !c.Attach(m.ID, stop) { // the request was cancelled, or all calls end now
 		stop()
-		return true // the request was cancelled, or all calls end now
+		a.cancelled(found)
+		return true
 	}
 	msg := *m
 	if found {
@@ -97,7 +108,7 @@ func (t *Calls) Attach(ctx context.Context, c Call, m *jsonrpc.Message, header h
 		}
 		if alone && len(a.twins) > 0 && ctx.Err() != nil {
 			st.undecided.Store(false)
-			t.o.Work.Go(a.awaitUnwanted) // which keeps no message
+			a.cancelled(false)
 			return
 		}
 		a.twins = nil

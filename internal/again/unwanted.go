@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"holdfast/jsonrpc"
 )
 
 // This file is for a request that its client cancels while the request waits for a call like it to be stranded. Had the request been attached to
@@ -54,6 +56,23 @@ func (a *attachment) mayWait() bool {
 	return waited < a.patience || waited < settlesWithin && slices.ContainsFunc(a.twins, a.t.isUnsettled)
 }
 
+// NotAttached notes that a request's client cancelled it before [Calls.Attach] could be called: a call that the request makes again ends, too.
+func (t *Calls) NotAttached(c Call, m *jsonrpc.Message) {
+	if a := t.newAttachment(c, m); a != nil {
+		a.cancelled(a.find())
+	}
+}
+
+// cancelled has the call end that the request, which was cancelled before it was attached, makes again. found says that the call was found.
+func (a *attachment) cancelled(found bool) {
+	switch {
+	case found:
+		a.t.o.Work.Go(a.withdraw)
+	case len(a.twins) > 0:
+		a.t.o.Work.Go(a.awaitUnwanted) // which keeps no message
+	}
+}
+
 // awaitUnwanted waits for a call that the request, which was cancelled, would have been attached to, and withdraws the call.
 func (a *attachment) awaitUnwanted() {
 	if !a.t.unwanted.add(a) {
@@ -81,9 +100,14 @@ func (a *attachment) withdrawFound() bool {
 	if before || !found {
 		return found
 	}
+	a.withdraw()
+	return true
+}
+
+// withdraw withdraws the call that was found for the request, which was cancelled.
+func (a *attachment) withdraw() {
 	defer a.t.stranded.leave(a.st)
 	if a.call != nil && !a.call.Standing().IsFollowed() {
 		withdraw(a.call, a.c.In(), a.of.number)
 	}
-	return true
 }

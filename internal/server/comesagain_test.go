@@ -325,7 +325,11 @@ func TestAttachedCancelled(t *testing.T) {
 	again.head()
 	mcptest.Eventually(t, "both calls to be in flight", time.Minute, func() bool { return n.sessions.Calls() == 2 })
 	p.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
-	mcptest.Eventually(t, "both calls to end", time.Minute, func() bool { return n.sessions.Calls() == 0 })
+	mcptest.Eventually(t, "both calls to end, and the server to be told", time.Minute, func() bool {
+		n.script.mu.Lock()
+		defer n.script.mu.Unlock()
+		return n.sessions.Calls() == 0 && len(n.script.cancelled) > 0
+	})
 	n.script.mu.Lock()
 	defer n.script.mu.Unlock()
 	if n.script.runs["k"] != 1 || len(n.script.cancelled) != 1 {

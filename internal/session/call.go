@@ -97,8 +97,12 @@ func (c *Call) deliver(ctx context.Context, msgs []jsonrpc.Message, header http.
 		if c.s.m.Tools.CallsOwn(&m) && c.s.serveTool(ctx, c, m, header, failed) {
 			continue
 		}
-		if c.IsOver() { // an entry of the call could not be stored, so its requests must not run
-			c.s.requests.fail(m.ID, c, errNotStored)
+		if c.IsOver() { // an entry of the call could not be stored, so its requests must not run, or the client cancelled them
+			if rq := c.s.requests.take(m.ID, c); rq != nil {
+				rq.fail(errNotStored)
+			} else {
+				c.s.m.flights.NotAttached(flightCall{c}, &m)
+			}
 			continue
 		}
 		if f := c.s.owner(m.Method); f != nil {

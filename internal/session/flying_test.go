@@ -57,11 +57,12 @@ func neighbours(t *testing.T) (a, b *house) {
 
 // clientConn is the connection of a client.
 type clientConn struct {
-	left  atomic.Bool
-	asked atomic.Int64 // how often it was asked whether it has left
+	left      atomic.Bool
+	unsettled atomic.Bool
+	asked     atomic.Int64 // how often it was asked whether it has left
 }
 
-func (c *clientConn) Unsettled() bool    { return false }
+func (c *clientConn) Unsettled() bool    { return c.unsettled.Load() }
 func (c *clientConn) HasLeft() bool      { c.asked.Add(1); return c.left.Load() }
 func (c *clientConn) IsFar() bool        { return false }
 func (c *clientConn) Wrote(again.Source) {}

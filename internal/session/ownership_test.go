@@ -692,6 +692,30 @@ func TestLoseLate(t *testing.T) {
 	}
 }
 
+// An answer to a question that this node did not ask is not taken as long as the store does not say whether another node
+// owns the session and asked it.
+func TestAnswerUnknownOwner(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
+	s := a.open("alice")
+	answer := mcptest.Parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":{}}`, (s.leased().Epoch+1)<<32+1))
+	a.kill()
+	if err := s.Send(t.Context(), answer, nil); !errors.Is(err, ErrNotDelivered) {
+		t.Errorf("while the store is away: %v", err)
+	}
+	a.node.handle.Cut(false)
+	if err := s.Send(t.Context(), answer, nil); err != nil {
+		t.Errorf("of no question: %v", err)
+	}
+	a.kill()
+	b.take(s)
+	a.node.handle.Cut(false)
+	if err := s.Send(t.Context(), answer, nil); !errors.Is(err, ErrMoved) {
+		t.Errorf("of a session that moved: %v", err)
+	}
+}
+
 // When a session is lost while it is given up, its reader does not wait for ever.
 func TestLoseHandedOver(t *testing.T) {
 	t.Parallel()

@@ -305,7 +305,11 @@ func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Hea
 	newer := uint64(id>>32) >= s.lease.Epoch
 	s.mu.Unlock()
 	if !ok && newer {
-		return s.checkOwner(ctx)
+		err := s.checkOwner(ctx)
+		if err != nil && !errors.Is(err, ErrMoved) { // a newer owner may wait for the answer
+			return fmt.Errorf("%w: %s", ErrNotDelivered, StoreErrorText(err))
+		}
+		return err
 	}
 	if !ok {
 		return nil

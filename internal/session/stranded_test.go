@@ -149,6 +149,42 @@ func TestStrandedBack(t *testing.T) {
 	}
 }
 
+// A request that makes a stranded call again, and is cancelled before it is delivered, ends that call, also if that call is stranded later.
+func TestStrandedCancelledEarly(t *testing.T) {
+	t.Parallel()
+	for _, later := range []bool{false, true} {
+		h := newHouse(t, Options{AttachWithin: time.Hour}, nil)
+		s := h.open("")
+		conn := &clientConn{}
+		conn.unsettled.Store(later)
+		of := func(id int) []jsonrpc.Message { return []jsonrpc.Message{mcptest.Parse(request(id))} }
+		first, err := s.Begin(of(1), false, Origin{Conn: conn})
+		if err != nil {
+			t.Fatal(err)
+		}
+		first.Deliver(t.Context(), of(1), nil)
+		link := h.desk.last()
+		<-link.in
+		lost := func() { h.flights.Strand(flightSession{s}, first.Number(), first.Like()) }
+		if !later {
+			lost()
+		}
+		second, err := s.Begin(of(2), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.cancel([]byte("2"))
+		second.Deliver(t.Context(), of(2), nil)
+		if later {
+			lost()
+		}
+		if in := <-link.in; in.Method != "notifications/cancelled" {
+			t.Errorf("later %v: %s", later, in.Raw)
+		}
+		h.close()
+	}
+}
+
 // The network may tell twice that a client has left. A call that a request was attached to is not stranded by the second time: a later request is
 // another call. But if the client of the first one comes back and is lost again, it is.
 func TestStrandedTwice(t *testing.T) {
