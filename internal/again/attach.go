@@ -88,7 +88,7 @@ func (t *Calls) Attach(ctx context.Context, c Call, m *jsonrpc.Message, header h
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	if !c.Attach(m.ID, stop) { // the request was cancelled, or all calls end now
 		stop()
-		a.cancelled(found)
+		a.cancelled(found, m)
 		return true
 	}
 	msg := *m
@@ -106,9 +106,9 @@ func (t *Calls) Attach(ctx context.Context, c Call, m *jsonrpc.Message, header h
 		if st.IsLate() {
 			return
 		}
-		if alone && len(a.twins) > 0 && ctx.Err() != nil {
+		if alone && ctx.Err() != nil {
 			st.undecided.Store(false)
-			a.cancelled(false)
+			a.cancelled(false, &msg)
 			return
 		}
 		a.twins = nil

@@ -71,10 +71,15 @@ func (a *attachment) isFar() bool {
 // lostWithin is how long a request waits for a stranded call of a node that does not answer: another node may take its session over.
 const lostWithin = 3 * time.Second
 
+// newQuery returns the query for the calls of other nodes that the request makes again.
+func (a *attachment) newQuery(m *jsonrpc.Message) *loanQuery {
+	talk, client := a.c.In().Places()
+	return &loanQuery{Name: rand.Text(), ID: a.known, Request: m.Raw, Talk: talk[:], Client: client[:], Safe: a.safe}
+}
+
 // borrow answers the request with the messages of a stranded call of another node, or ends it, and reports whether it has. If not, the caller has to deliver the request.
 func (a *attachment) borrow(ctx context.Context, msg *jsonrpc.Message) bool {
-	talk, client := a.c.In().Places()
-	q := loanQuery{Name: rand.Text(), ID: a.known, Request: msg.Raw, Talk: talk[:], Client: client[:], Safe: a.safe}
+	q := a.newQuery(msg)
 	asked := make(map[likeness.Hint]bool)
 	var lost *likeness.Hint // of a node that may be lost
 	wait := time.Time{}
@@ -85,7 +90,7 @@ func (a *attachment) borrow(ctx context.Context, msg *jsonrpc.Message) bool {
 				continue
 			}
 			asked[h] = true
-			says, err := a.borrowFrom(ctx, &q, h.Node)
+			says, err := a.borrowFrom(ctx, q, h.Node)
 			// If two requests without a client wait for each other, one begins.
 			alike = alike || err == nil && (says != loanWaits || a.st.flight == nil || h.Name < a.st.flight.name)
 			switch {
@@ -109,7 +114,7 @@ func (a *attachment) borrow(ctx context.Context, msg *jsonrpc.Message) bool {
 		case lost == nil:
 			return false
 		default:
-			return a.lose(ctx, &q, lost)
+			return a.lose(ctx, q, lost)
 		}
 		pause(ctx, strandsWithin)
 		if a.find() { // the session has come here
@@ -237,6 +242,39 @@ func (a *attachment) askFor(ctx context.Context, q *loanQuery, node string) (io.
 			_ = body.Close()
 		}
 	}
+}
+
+// withdrawFar has another node withdraw the call that the request, which was cancelled, makes again. q is nil if no other node knew one.
+func (a *attachment) withdrawFar(q *loanQuery) {
+	if q == nil {
+		return
+	}
+	query, err := json.Marshal(q)
+	if err != nil {
+		return
+	}
+	for _, h := range a.hints() {
+		if a.withdrawAt(q, query, h.Node) {
+			return
+		}
+	}
+}
+
+// withdrawAt borrows the call from a node, and has that node withdraw it. It reports whether the node has lent one.
+func (a *attachment) withdrawAt(q *loanQuery, query []byte, node string) bool {
+	ctx, stop := context.WithTimeout(a.t.o.Work.Context(), a.t.o.Timeout)
+	defer stop()
+	body, err := a.t.peers.Borrow(ctx, node, query)
+	if err != nil || body == nil {
+		return false
+	}
+	defer func() { _ = body.Close() }()
+	kind, _, err := readFrame(body)
+	if err != nil || kind != frameTaken {
+		return false
+	}
+	a.givenBack(q, node)
+	return true
 }
 
 // givenBack is given for a call of another node, which it tells.

@@ -28,6 +28,7 @@ type Standing struct {
 	following *Standing // the call that it waits for, if it is that call made again
 	lent      bool      // to another node, where the call was made again
 	taken     bool      // the call was made again here
+	cancelled bool      // its client wants no answer
 }
 
 // gone stands for the connection of a client that had left before its call began, and made it again: no request finds the call.
@@ -96,6 +97,7 @@ func (t *Calls) Ended(c Call) {
 
 // Cancelled notes that the client of a call wants no answer: an equal request is a new one. number is that of the call's stream, or 0. Locks may be held.
 func (t *Calls) Cancelled(c Call, number uint64) {
+	t.stranded.cancel(c.Standing())
 	t.Drop(c.In(), number)
 	t.answered.drop(c)
 }

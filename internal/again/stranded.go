@@ -166,6 +166,20 @@ func (t *strandings) isLent(s *Standing) bool {
 	return lent
 }
 
+// cancel notes that a call's client wants no answer.
+func (t *strandings) cancel(s *Standing) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s.cancelled = true
+}
+
+// isCancelled reports whether a call's client wants no answer.
+func (t *strandings) isCancelled(s *Standing) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return s.cancelled
+}
+
 // giveBack notes that a call is no longer lent.
 func (t *strandings) giveBack(s *Standing) {
 	t.mu.Lock()

@@ -56,36 +56,47 @@ func (a *attachment) mayWait() bool {
 	return waited < a.patience || waited < settlesWithin && slices.ContainsFunc(a.twins, a.t.isUnsettled)
 }
 
-// NotAttached notes that a request's client cancelled it before [Calls.Attach] could be called: a call that the request makes again ends, too.
+// NotAttached notes that a request has ended before [Calls.Attach] could be called. If its client cancelled it, a call that it makes again ends, too.
 func (t *Calls) NotAttached(c Call, m *jsonrpc.Message) {
-	if a := t.newAttachment(c, m); a != nil {
-		a.cancelled(a.find())
+	if a := t.newAttachment(c, m); a != nil && t.stranded.isCancelled(a.st) {
+		a.cancelled(a.find(), m)
 	}
 }
 
-// cancelled has the call end that the request, which was cancelled before it was attached, makes again. found says that the call was found.
-func (a *attachment) cancelled(found bool) {
-	switch {
-	case found:
-		a.t.o.Work.Go(a.withdraw)
-	case len(a.twins) > 0:
-		a.t.o.Work.Go(a.awaitUnwanted) // which keeps no message
-	}
-}
-
-// awaitUnwanted waits for a call that the request, which was cancelled, would have been attached to, and withdraws the call.
-func (a *attachment) awaitUnwanted() {
-	if !a.t.unwanted.add(a) {
+// cancelled has the call end that the request makes again, which was cancelled before it was attached. found says that the call was found.
+func (a *attachment) cancelled(found bool, m *jsonrpc.Message) {
+	far := !found && a.isFar()
+	if !found && !far && len(a.twins) == 0 { // as a rule
 		return
+	}
+	var q *loanQuery
+	if far { // else no message is kept meanwhile
+		q = a.newQuery(m)
+	}
+	a.t.o.Work.Go(func() {
+		switch {
+		case found:
+			a.withdraw()
+		case len(a.twins) == 0 || !a.awaitUnwanted():
+			a.withdrawFar(q)
+		}
+	})
+}
+
+// awaitUnwanted waits for a call that the request, which was cancelled, would have been attached to, and withdraws the call. It reports whether there was one.
+func (a *attachment) awaitUnwanted() bool {
+	if !a.t.unwanted.add(a) {
+		return false
 	}
 	defer a.t.unwanted.remove(a)
 	for wait := time.Millisecond; !a.c.In().IsClosed(); wait = min(2*wait, mostPause) {
 		may := a.mayWait() // asked first: the twin may be settled, and stranded, meanwhile
-		if a.withdrawFound() || !may {
-			return
+		if found := a.withdrawFound(); found || !may {
+			return found
 		}
 		pause(a.t.o.Work.Context(), wait)
 	}
+	return false
 }
 
 // withdrawFound withdraws the stranded call that the request, which was cancelled, makes again, unless it has before, and reports whether there is or was one.

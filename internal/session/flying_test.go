@@ -1,7 +1,6 @@
 package session
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -36,11 +35,30 @@ func (n *neighbour) Unstrand(node string, keys []byte, c uint64) {
 
 func (n *neighbour) Borrow(ctx context.Context, _ string, query []byte) (io.ReadCloser, error) {
 	n.asked.Add(1)
-	var out bytes.Buffer
-	if !n.house.Flights().Lend(ctx, query, &out) {
+	r, w := io.Pipe()
+	answer := &lendWriter{w, make(chan bool, 2)}
+	go func() {
+		answer.found <- n.house.Flights().Lend(ctx, query, answer)
+		_ = w.Close()
+	}()
+	if !<-answer.found {
 		return nil, nil
 	}
-	return io.NopCloser(&out), nil
+	return r, nil
+}
+
+// A lendWriter is the answer to a query, which is found once something is written.
+type lendWriter struct {
+	*io.PipeWriter
+	found chan bool
+}
+
+func (w *lendWriter) Write(p []byte) (int, error) {
+	select {
+	case w.found <- true:
+	default:
+	}
+	return w.PipeWriter.Write(p)
 }
 
 // neighbours returns two houses that know each other as nodes.
@@ -75,11 +93,18 @@ func (h *house) call(id int, conn *clientConn) *Call {
 
 func (h *house) callOf(tool string, id int, conn *clientConn) *Call {
 	h.t.Helper()
+	c, deliver := h.beginOf(tool, id, conn)
+	deliver()
+	return c
+}
+
+// beginOf is callOf, but the call is delivered by deliver.
+func (h *house) beginOf(tool string, id int, conn *clientConn) (c *Call, deliver func()) {
+	h.t.Helper()
 	s := mcptest.Must(h.carry("192.0.2.1", `{"name":"host","version":"1"},{}`))(h.t)
 	msgs := []jsonrpc.Message{mcptest.Parse(strings.Replace(request(id), `"x"`, string(jsonrpc.Quote(tool)), 1))}
-	c := mcptest.Must(s.Begin(msgs, true, Origin{Conn: conn}))(h.t)
-	c.Deliver(h.t.Context(), msgs, nil)
-	return c
+	c = mcptest.Must(s.Begin(msgs, true, Origin{Conn: conn}))(h.t)
+	return c, func() { c.Deliver(h.t.Context(), msgs, nil) }
 }
 
 // answers answers the next request that a house's backend gets, and returns the response of the call c.
@@ -235,6 +260,39 @@ func TestFlightCancelledEarly(t *testing.T) {
 			t.Errorf("the server was told %s", in.Raw)
 		}
 	})
+}
+
+// A client that makes a call again at another node, and cancels that request before it is delivered, cancels the call, stranded or about to be.
+func TestFlightCancelledBeforeDelivered(t *testing.T) {
+	t.Parallel()
+	for _, stranded := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			a, b := neighbours(t)
+			conn := &clientConn{}
+			first := a.call(1, conn)
+			link := a.desk.last()
+			link.next(t, "tools/call")
+			counts := func() again.Counts { return b.Flights().Counts() }
+			mcptest.Eventually(t, "the call to be known", time.Minute, func() bool { return counts().Far == 1 })
+			conn.left.Store(true)
+			if stranded {
+				first.ConnectionLost()
+				mcptest.Eventually(t, "the loss to be known", time.Minute, func() bool { return counts().Kept > 0 })
+			}
+			second, deliver := b.beginOf("x", 2, &clientConn{})
+			was := conn.asked.Load()
+			second.Withdraw("cancelled")
+			deliver()
+			if !stranded {
+				mcptest.Eventually(t, "the first node to wait for the call", time.Minute, func() bool { return conn.asked.Load() > was })
+				first.ConnectionLost()
+			}
+			in := link.next(t, "notifications/cancelled") // at once, and not as no client comes back
+			if string(jsonrpc.Field(in.Params, "requestId")) != "1" || !strings.Contains(string(in.Params), "its client cancelled") {
+				t.Errorf("the server was told %s", in.Raw)
+			}
+		})
+	}
 }
 
 // A givingBack is a node's other node, and tells when it was told that a loan is cancelled.
