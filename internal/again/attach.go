@@ -106,20 +106,22 @@ func (t *Calls) Attach(ctx context.Context, c Call, m *jsonrpc.Message, header h
 		if st.IsLate() {
 			return
 		}
-		if alone && ctx.Err() != nil {
-			st.undecided.Store(false)
-			a.cancelled(false, &msg)
-			return
-		}
-		a.twins = nil
-		if alone && (far || a.isFar()) && a.borrow(ctx, &msg) {
-			return
+		if alone && ctx.Err() == nil {
+			a.twins = nil
+			if (far || a.isFar()) && a.borrow(ctx, &msg) {
+				return
+			}
 		}
 		if alone {
 			st.undecided.Store(false)
+			if ctx.Err() != nil {
+				a.cancelled(false, &msg)
+				return
+			}
 			c.Deliver(context.WithoutCancel(ctx), msg, header, failed)
 			return
 		}
+		a.twins = nil
 		a.follow(ctx)
 	}()
 	return true

@@ -173,7 +173,7 @@ func (a *attachment) borrowFrom(ctx context.Context, q *loanQuery, node string) 
 	defer context.AfterFunc(ctx, func() {
 		if !over.Load() {
 			a.givenBack(q, node)
-			stop()
+			time.AfterFunc(a.t.o.Timeout, stop) // the node may get the query later than that
 		}
 	})()
 	body, err := a.askFor(to, q, node)
@@ -202,6 +202,9 @@ func (a *attachment) borrowFrom(ctx context.Context, q *loanQuery, node string) 
 		over.Store(err != nil || kind != frameMessage && kind != frameTaken)
 		switch {
 		case ctx.Err() != nil:
+			if !over.Load() { // before the connection ends, and once the node has the query
+				a.givenBack(q, node)
+			}
 			return loanTaken, nil
 		case err != nil, kind == frameUnknown:
 			a.end(nil)

@@ -236,30 +236,34 @@ func TestFlights(t *testing.T) {
 	}
 }
 
-// A client that makes a call again at another node, and cancels that request while the first node waits for the call to be stranded, cancels the call.
+// A client that makes a call again at another node, and cancels that request, cancels the call, also if the first node waits for the call to be
+// stranded, and if it hears of the cancellation before it is asked for the call.
 func TestFlightCancelledEarly(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		a, b := neighbours(t)
-		told := make(chan struct{})
-		b.Flights().On(&givingBack{Peers: &neighbour{name: "b", house: a}, told: told})
-		conn := &clientConn{}
-		first := a.call(1, conn)
-		link := a.desk.last()
-		link.next(t, "tools/call")
-		mcptest.Eventually(t, "the call to be known", time.Minute, func() bool { return b.Flights().Counts().Far == 1 })
-		conn.left.Store(true)
-		was := conn.asked.Load()
-		second := b.call(2, &clientConn{})
-		mcptest.Eventually(t, "the first node to wait for the call", time.Minute, func() bool { return conn.asked.Load() > was })
-		second.Withdraw("cancelled")
-		<-told
-		first.ConnectionLost()
-		in := link.next(t, "notifications/cancelled") // at once, and not as no client comes back
-		if string(jsonrpc.Field(in.Params, "requestId")) != "1" || !strings.Contains(string(in.Params), "its client cancelled") {
-			t.Errorf("the server was told %s", in.Raw)
-		}
-	})
+	for _, late := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			a, b := neighbours(t)
+			other := &givingBack{Peers: &neighbour{name: "b", house: a}, late: late, asked: make(chan struct{}), told: make(chan struct{})}
+			b.Flights().On(other)
+			conn := &clientConn{}
+			first := a.call(1, conn)
+			link := a.desk.last()
+			link.next(t, "tools/call")
+			mcptest.Eventually(t, "the call to be known", time.Minute, func() bool { return b.Flights().Counts().Far == 1 })
+			conn.left.Store(true)
+			was := conn.asked.Load()
+			second := b.call(2, &clientConn{})
+			<-other.asked
+			mcptest.Eventually(t, "the first node to wait for the call", time.Minute, func() bool { return late || conn.asked.Load() > was })
+			second.Withdraw("cancelled")
+			<-other.told
+			first.ConnectionLost()
+			in := link.next(t, "notifications/cancelled") // at once, and not as no client comes back
+			if string(jsonrpc.Field(in.Params, "requestId")) != "1" || !strings.Contains(string(in.Params), "its client cancelled") {
+				t.Errorf("late %v: the server was told %s", late, in.Raw)
+			}
+		})
+	}
 }
 
 // A client that makes a call again at another node, and cancels that request before it is delivered, cancels the call, stranded or about to be.
@@ -295,15 +299,26 @@ func TestFlightCancelledBeforeDelivered(t *testing.T) {
 	}
 }
 
-// A givingBack is a node's other node, and tells when it was told that a loan is cancelled.
+// A givingBack is a node's other node. It tells when it was asked for a call, and when it was told that a loan is cancelled.
 type givingBack struct {
 	again.Peers
-	told chan<- struct{}
+	late        bool // it is told before it is asked
+	asked, told chan struct{}
+	ask, tell   sync.Once
 }
 
 func (n *givingBack) Borrow(ctx context.Context, node string, query []byte) (io.ReadCloser, error) {
 	if jsonrpc.Field(query, "cancel") != nil {
-		defer close(n.told)
+		defer n.tell.Do(func() { close(n.told) })
+		return n.Peers.Borrow(ctx, node, query)
+	}
+	n.ask.Do(func() { close(n.asked) })
+	if n.late {
+		select {
+		case <-n.told:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
 	return n.Peers.Borrow(ctx, node, query)
 }
