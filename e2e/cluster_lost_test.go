@@ -146,6 +146,10 @@ func TestClusterGhost(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
 		f := newFleet(t, e, shape{})
+		ctx := bounded(t, time.Minute)
+		var calls []request
+		var told []<-chan *callRecord
+		began := time.Now()
 		for i, at := range f.nodes {
 			via, n := behind(t, at.url(), 1, func(string) Cut { return Cut{Bytes: 700, HalfOpen: true} }), 0
 			r := f.client(fixed(f.nodes[0].url()), nil)
@@ -156,15 +160,16 @@ func TestClusterGhost(t *testing.T) {
 				return f.nodes[(i+1)%3].url()
 			}
 			q := request{tool: "work", args: workArgs{ID: callID(t, i), Steps: 20, MS: 1_000}}
-			began := time.Now()
-			s := r.call(bounded(t, time.Minute), q)
+			calls, told = append(calls, q), append(told, start(ctx, r, q))
+		}
+		for i, q := range calls {
+			s := <-told[i]
 			f.whole(q, s)
 			t.Logf("call %d of 1 s took %v", i, s.ended.Sub(began))
 		}
 		// A client reads a call at one node while it has an older connection for the call at another node: that is closed.
 		r := f.client(fixed(f.nodes[1].url()), fixed(f.nodes[0].url()))
 		q := request{tool: "work", key: `"twice"`, args: workArgs{ID: callID(t, "twice"), Steps: 30, MS: testlong.Either(3_000, 6_000)}}
-		ctx := bounded(t, time.Minute)
 		closed := make(chan time.Time, 1)
 		old := &specClient{at: r.at, session: r.session, http: r.http}
 		go func() {

@@ -417,7 +417,7 @@ func TestMemoryIsGivenBack(t *testing.T) {
 	t.Parallel()
 	command, pids := marked(`exec "$1" big`, os.Args[0])
 	admin := testport.Addr(t)
-	p := serve(t, append([]string{"--admin", admin, "--session-ttl", "10s", "--drain", "1s"}, command...)...)
+	p := serve(t, append([]string{"--admin", admin, "--session-ttl", "2s", "--drain", "1s"}, command...)...)
 	s := p.stranger(t, "127.0.0.1")
 	call := func(id int, arguments string) string { return mcptest.Call(id, "big", arguments) }
 	// begin writes a request, and returns its connection.
@@ -435,6 +435,10 @@ func TestMemoryIsGivenBack(t *testing.T) {
 	sessions := []string{s.begin(true), s.begin(true)}
 	stay := pids()
 	sessions = append(sessions, s.begin(true), s.begin(true))
+	var listening []*mcptest.Stream
+	for _, id := range sessions { // no session expires before its client has done all
+		listening = append(listening, (&mcptest.Client{URL: p.URL, Session: id}).Stream(t, http.MethodGet, ""))
+	}
 	if got := memory(t, admin); got["kept"] < 4*4<<10 {
 		t.Errorf("four sessions count for %v bytes", got)
 	}
@@ -477,6 +481,9 @@ func TestMemoryIsGivenBack(t *testing.T) {
 	}
 	for _, c := range conns {
 		c.Close()
+	}
+	for _, stream := range listening {
+		stream.Close()
 	}
 	s.http.CloseIdleConnections()
 	var left map[string]float64

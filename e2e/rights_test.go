@@ -285,7 +285,12 @@ func TestOpenTokenEnds(t *testing.T) {
 	as := authtest.New(t)
 	const grace = 2 * time.Second
 	p := serve(t, "--demo", "--auth-issuer", as.URL, "--auth-audience", "here", "--auth-grace", grace.String(), "--eras", "both", "--drain", "0.5s")
-	ends := time.Unix(time.Now().Add(3*time.Second).Unix(), 0)
+	valid := as.Token(authtest.Claims{"aud": "here"})
+	openSession(t, p.URL, valid, "{}") // the server asks for the keys
+	began := time.Now()
+	openSession(t, p.URL, valid, "{}")
+	// All connections are open before the token ends, on a slow machine too: that takes as long as some five sessions.
+	ends := time.Unix(time.Now().Add(min(max(3*time.Second, 50*time.Since(began)), 12*time.Second)).Unix(), 0)
 	c := &rightsClient{t: t, ctx: bounded(t, time.Minute), p: p, key: as.Token(authtest.Claims{"aud": "here", "exp": ends.Unix()})}
 	c.open()
 	mcptest.Eventually(t, "a new request is refused", time.Minute, func() bool {

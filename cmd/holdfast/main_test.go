@@ -27,7 +27,7 @@ type patient struct{ m *testing.M }
 
 // Run implements testscript.TestingM.
 func (p patient) Run() int {
-	testlong.AtOnce(24)
+	testlong.AtOnce(64)
 	return p.m.Run()
 }
 

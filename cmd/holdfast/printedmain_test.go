@@ -60,10 +60,18 @@ func printedServer() *mcp.Server {
 	return server
 }
 
+// printedHalt is the directory in that of a block that halts its calls until the block resumes one.
+const printedHalt = "halt"
+
 // printedHoldfast runs holdfast as a reader does. Serve ends after it has answered a client.
 func printedHoldfast(program string, args []string) error {
 	if len(args) > 0 && args[0] == "torture" {
 		args = slices.Insert(args, 1, strings.Fields(os.Getenv("PRINTED_TORTURE"))...)
+	}
+	if len(args) > 0 && args[0] == "resume" {
+		if err := os.RemoveAll(printedHalt); err != nil {
+			return err
+		}
 	}
 	cmd := exec.Command(program, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
