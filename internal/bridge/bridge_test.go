@@ -129,42 +129,45 @@ func sessionFiles(t *testing.T, state string) []string {
 // A call that is repeated too late runs again.
 func TestRepeatedTooLate(t *testing.T) {
 	t.Parallel()
-	url, halt := countServer(t)
-	state := t.TempDir()
 	for _, ago := range []time.Duration{time.Minute, 2 * repeatWithin} {
-		first := newHost(t, url, state)
-		first.open()
-		halt.Store(true)
-		first.count(1, 30)
-		first.read(`"progress":3,`)
-		first.leave()
-		names := sessionFiles(t, state)
-		if len(names) != 1 {
-			t.Fatalf("kept %q", names)
-		}
-		data := mcptest.Must(os.ReadFile(names[0]))(t)
-		var s sessionRecord
-		if err := json.Unmarshal(data, &s); err != nil || len(s.Calls) != 1 {
-			t.Fatalf("%+v, %v", s, err)
-		}
-		s.Alive = time.Now().Add(-ago)
-		s.Calls[0].Left = s.Alive
-		mcptest.Check(t, statefile.Replace(names[0], mcptest.Must(json.Marshal(s))(t)))
-		second := newHost(t, url, state)
-		second.open()
-		second.count(7, 30)
-		second.taken()
-		halt.Store(false)
-		line := second.read(`"method":"notifications/progress"`)
-		if again := strings.Contains(line, `"progress":1,`); again != (ago > repeatWithin) {
-			t.Errorf("after %v: %s", ago, line)
-		}
-		second.read(`"id":7,"result"`)
-		second.in.Close()
-		if err := <-second.ended; err != nil {
-			t.Error(err)
-		}
-		second.ended <- nil
+		t.Run(ago.String(), func(t *testing.T) {
+			t.Parallel()
+			url, halt := countServer(t)
+			state := t.TempDir()
+			first := newHost(t, url, state)
+			first.open()
+			halt.Store(true)
+			first.count(1, 30)
+			first.read(`"progress":3,`)
+			first.leave()
+			names := sessionFiles(t, state)
+			if len(names) != 1 {
+				t.Fatalf("kept %q", names)
+			}
+			data := mcptest.Must(os.ReadFile(names[0]))(t)
+			var s sessionRecord
+			if err := json.Unmarshal(data, &s); err != nil || len(s.Calls) != 1 {
+				t.Fatalf("%+v, %v", s, err)
+			}
+			s.Alive = time.Now().Add(-ago)
+			s.Calls[0].Left = s.Alive
+			mcptest.Check(t, statefile.Replace(names[0], mcptest.Must(json.Marshal(s))(t)))
+			second := newHost(t, url, state)
+			second.open()
+			second.count(7, 30)
+			second.taken()
+			halt.Store(false)
+			line := second.read(`"method":"notifications/progress"`)
+			if again := strings.Contains(line, `"progress":1,`); again != (ago > repeatWithin) {
+				t.Errorf("after %v: %s", ago, line)
+			}
+			second.read(`"id":7,"result"`)
+			second.in.Close()
+			if err := <-second.ended; err != nil {
+				t.Error(err)
+			}
+			second.ended <- nil
+		})
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testlong.AtOnce(8)
+	testlong.AtOnce(16)
 	goleak.VerifyTestMain(m)
 }
 

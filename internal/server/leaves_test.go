@@ -49,7 +49,11 @@ func TestBackWhileItWaits(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 2, anyNode(server.RoleBoth))
 	me := asksAt(f.nodes[0], "me", false)
-	for i := range 60 {
+	rounds := 24 // each pause, at each node, with either cut
+	if testlong.All() {
+		rounds = 60
+	}
+	for i := range rounds {
 		key := fmt.Sprint("k", i)
 		args := `{"key":"` + key + `"}`
 		at := asker{me.p.at(f.nodes[i%2]), false}

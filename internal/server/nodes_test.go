@@ -266,15 +266,21 @@ func TestEngineAway(t *testing.T) {
 		t.Errorf("stored call: %d %s, %d runs", r.status, r.body, f.runs("k"))
 	}
 	n.handle.Cut(true)
-	r := p.post(callAs("3", "steps", `{"key":"never","n":1}`))
+	// The requests wait for the engine beside each other.
+	never := p.open("POST", "/mcp", callAs("3", "steps", `{"key":"never","n":1}`))
+	ofNone := make(map[string]*wire)
+	for method, body := range map[string]string{"POST": callAs("4", "echo", "{}"), "GET": "", "DELETE": ""} {
+		q := *p
+		q.id = "made up"
+		ofNone[method] = q.open(method, "/mcp", body)
+	}
+	r := never.all()
 	if r.status != http.StatusServiceUnavailable || r.header.Get("Retry-After") == "" || f.runs("never") != 0 ||
 		!strings.Contains(string(r.body), `"the store does not answer: try again later"`) {
 		t.Errorf("stored call, for too long: %d %s, %d runs", r.status, r.body, f.runs("never"))
 	}
-	for method, body := range map[string]string{"POST": callAs("4", "echo", "{}"), "GET": "", "DELETE": ""} {
-		q := *p
-		q.id = "made up"
-		if r := q.open(method, "/mcp", body).all(); r.status != http.StatusServiceUnavailable ||
+	for method, w := range ofNone {
+		if r := w.all(); r.status != http.StatusServiceUnavailable ||
 			!strings.Contains(string(r.body), `"the store does not answer: try again later"`) {
 			t.Errorf("%s of what nobody can know: %d %s", method, r.status, r.body)
 		}

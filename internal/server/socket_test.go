@@ -308,7 +308,7 @@ func TestSocketOutlivesTimeouts(t *testing.T) {
 // call's answer.
 func TestSocketDisconnectAfter(t *testing.T) {
 	t.Parallel()
-	const age = 1500 * time.Millisecond
+	const age = time.Second
 	n := newNode(t, config{server: server.Options{DisconnectAfter: age, Retry: 123 * time.Millisecond}})
 	held := func() int {
 		n.script.mu.Lock()

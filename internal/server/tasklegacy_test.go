@@ -484,42 +484,45 @@ func cancelling(id string) string {
 // Requests about a task of another session use the ids of their own session: they may equal ids of the task's session.
 func TestLegacyTaskIDs(t *testing.T) {
 	t.Parallel()
-	f := newFarm(t, 3, legacyTasksConfig())
-	calls := func(n int) bool { return f.nodes[0].sessions.Calls() == n }
-	p := f.nodes[0].connect("2025-11-25", nil)
-	for i, other := range []*peer{f.nodes[0].connect("2025-11-25", nil), f.nodes[1].connect("2025-11-25", nil)} {
-		id := fmt.Sprint(i)
-		task := p.begins(id, "hold", `{}`).TaskID
-		held := f.nodes[0].release(1)[0]
-		for _, via := range f.nodes {
-			q := other.at(via)
-			if m := q.says(id, "tasks/get", fmt.Sprintf(`{"taskId":%q}`, task)); m.Result.Status != "working" {
-				t.Errorf("%s: tasks/get: %+v", id, m)
+	for i := range 2 { // the node of the other session
+		t.Run(fmt.Sprint("node ", i), func(t *testing.T) {
+			t.Parallel()
+			f := newFarm(t, 3, legacyTasksConfig())
+			calls := func(n int) bool { return f.nodes[0].sessions.Calls() == n }
+			p, other := f.nodes[0].connect("2025-11-25", nil), f.nodes[i].connect("2025-11-25", nil)
+			id := fmt.Sprint(i)
+			task := p.begins(id, "hold", `{}`).TaskID
+			held := f.nodes[0].release(1)[0]
+			for _, via := range f.nodes {
+				q := other.at(via)
+				if m := q.says(id, "tasks/get", fmt.Sprintf(`{"taskId":%q}`, task)); m.Result.Status != "working" {
+					t.Errorf("%s: tasks/get: %+v", id, m)
+				}
+				mcptest.Eventually(t, "the tasks/get to be over", time.Minute, func() bool { return calls(1) })
+				w := q.waits("r", task)
+				mcptest.Eventually(t, "the tasks/result", time.Minute, func() bool { return calls(2) })
+				if r := q.waits("r", task).all(); r.status != http.StatusBadRequest {
+					t.Errorf("%s: with an id in flight: %d %s", id, r.status, r.body)
+				}
+				p.cancels("r")
+				if !calls(2) {
+					t.Errorf("%s: the client of the task's session has cancelled it", id)
+				}
+				q.cancels("r")
+				if !calls(1) {
+					t.Errorf("%s: not cancelled", id)
+				}
+				if r := w.all(); len(r.events()) > 0 && strings.Contains(r.response(), `"id":"r"`) {
+					t.Errorf("%s: cancelled, and then %s", id, r.body)
+				}
 			}
-			mcptest.Eventually(t, "the tasks/get to be over", time.Minute, func() bool { return calls(1) })
-			w := q.waits("r", task)
+			w := other.waits(id, task)
 			mcptest.Eventually(t, "the tasks/result", time.Minute, func() bool { return calls(2) })
-			if r := q.waits("r", task).all(); r.status != http.StatusBadRequest {
-				t.Errorf("%s: with an id in flight: %d %s", id, r.status, r.body)
+			held.Result(result("whole"))
+			if m := toldLegacy(t, []byte(w.all().response())); string(m.ID) != fmt.Sprintf("%q", id) || !strings.Contains(string(m.Result.Content), "whole") {
+				t.Errorf("%s: tasks/result: %+v", id, m)
 			}
-			p.cancels("r")
-			if !calls(2) {
-				t.Errorf("%s: the client of the task's session has cancelled it", id)
-			}
-			q.cancels("r")
-			if !calls(1) {
-				t.Errorf("%s: not cancelled", id)
-			}
-			if r := w.all(); len(r.events()) > 0 && strings.Contains(r.response(), `"id":"r"`) {
-				t.Errorf("%s: cancelled, and then %s", id, r.body)
-			}
-		}
-		w := other.waits(id, task)
-		mcptest.Eventually(t, "the tasks/result", time.Minute, func() bool { return calls(2) })
-		held.Result(result("whole"))
-		if m := toldLegacy(t, []byte(w.all().response())); string(m.ID) != fmt.Sprintf("%q", id) || !strings.Contains(string(m.Result.Content), "whole") {
-			t.Errorf("%s: tasks/result: %+v", id, m)
-		}
+		})
 	}
 }
 

@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 		runStandIn()
 		return
 	}
-	atOnce := 8 // the tests wait more than they work
+	atOnce := 12 // the tests wait more than they work
 	if testlong.Race {
 		atOnce = 4
 	}

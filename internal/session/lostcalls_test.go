@@ -309,6 +309,7 @@ func TestLostIsSaid(t *testing.T) {
 // TestLostForgotten loses more calls of a client than are remembered. A call that
 // is lost for certain is remembered longer than one that has probably arrived.
 func TestLostForgotten(t *testing.T) {
+	t.Parallel()
 	sc := newScene(t)
 	lost := sc.call()
 	lost.Detach(true, false, false)

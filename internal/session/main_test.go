@@ -27,7 +27,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testlong.AtOnce(16)
+	testlong.AtOnce(32)
 	goleak.VerifyTestMain(m)
 }
 

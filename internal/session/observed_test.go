@@ -145,44 +145,47 @@ func TestObservedLife(t *testing.T) {
 func TestObservedTakeOver(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]observe.Outcome{"safe": observe.Result, "x": observe.Unknown} {
-		f := newShelf()
-		la, lb := observetest.New(t), observetest.New(t).Recording()
-		o := safeTools()
-		o.Observers = observe.Observers{la}
-		a := f.add(t, "a", o)
-		o.Observers = observe.Observers{lb}
-		b := f.add(t, "b", o)
-		s := a.open("")
-		text := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"` + name + `"}}`
-		begin(t, s, false, text)
-		a.desk.last().next(t, "tools/call")
-		a.kill()
-		b.take(s)
-		if want == observe.Result {
-			mcptest.Eventually(t, "a backend", time.Minute, func() bool { return b.desk.opened() == 1 })
-			b.desk.last().say(b.desk.last().next(t, "tools/call").Call, `{"jsonrpc":"2.0","id":1,"result":{}}`)
-		}
-		all := lb.Calls("tools/call")
-		if len(all) != 1 || !all[0].Again || all[0].Tool != name {
-			t.Fatalf("%s: %d calls at the new owner", name, len(all))
-		}
-		if end, ok := all[0].End(); !ok || end.Outcome != want {
-			t.Errorf("%s: %v %v", name, ok, end)
-		}
-		a.Close()
-		// The node lives, but reaches no store: there a reader of the unsafe call gets "outcome unknown".
-		if end, ok := la.Calls("tools/call")[0].End(); !ok || end.Outcome != observe.Left && end.Outcome != want {
-			t.Errorf("%s at the node that was lost: %v %v", name, ok, end)
-		}
-		takenOver := 0
-		for _, x := range lb.Events() {
-			if x, ok := x.(observe.TakenOver); ok && x.Name == s.Name() && x.From == "a" {
-				takenOver++
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newShelf()
+			la, lb := observetest.New(t), observetest.New(t).Recording()
+			o := safeTools()
+			o.Observers = observe.Observers{la}
+			a := f.add(t, "a", o)
+			o.Observers = observe.Observers{lb}
+			b := f.add(t, "b", o)
+			s := a.open("")
+			text := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"` + name + `"}}`
+			begin(t, s, false, text)
+			a.desk.last().next(t, "tools/call")
+			a.kill()
+			b.take(s)
+			if want == observe.Result {
+				mcptest.Eventually(t, "a backend", time.Minute, func() bool { return b.desk.opened() == 1 })
+				b.desk.last().say(b.desk.last().next(t, "tools/call").Call, `{"jsonrpc":"2.0","id":1,"result":{}}`)
 			}
-		}
-		if takenOver != 1 {
-			t.Errorf("%s: %d take-overs were told of", name, takenOver)
-		}
+			all := lb.Calls("tools/call")
+			if len(all) != 1 || !all[0].Again || all[0].Tool != name {
+				t.Fatalf("%s: %d calls at the new owner", name, len(all))
+			}
+			if end, ok := all[0].End(); !ok || end.Outcome != want {
+				t.Errorf("%s: %v %v", name, ok, end)
+			}
+			a.Close()
+			// The node lives, but reaches no store: there a reader of the unsafe call gets "outcome unknown".
+			if end, ok := la.Calls("tools/call")[0].End(); !ok || end.Outcome != observe.Left && end.Outcome != want {
+				t.Errorf("%s at the node that was lost: %v %v", name, ok, end)
+			}
+			takenOver := 0
+			for _, x := range lb.Events() {
+				if x, ok := x.(observe.TakenOver); ok && x.Name == s.Name() && x.From == "a" {
+					takenOver++
+				}
+			}
+			if takenOver != 1 {
+				t.Errorf("%s: %d take-overs were told of", name, takenOver)
+			}
+		})
 	}
 }
 

@@ -120,48 +120,51 @@ func TestVerify(t *testing.T) {
 func TestLoseUnavailable(t *testing.T) {
 	t.Parallel()
 	for _, single := range []bool{false, true} {
-		f := newShelf()
-		a := f.add(t, "a", safeTools())
-		s, err := a.New(newRequest(), caller.Principal{}, single, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c := begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)
-		mcptest.Eventually(t, "initialize", time.Minute, c.IsOver)
-		waits, speaks := begin(t, s, false, request(1)), begin(t, s, false, request(2))
-		number := waits.Number()
-		ready := make(chan struct{}, 1)
-		r, err := s.Read(t.Context(), number, 0, 0, ready)
-		if err != nil {
-			t.Fatal(err)
-		}
-		a.kill()
-		a.desk.last().say(speaks, `{"jsonrpc":"2.0","id":2,"result":"not kept"}`)
-		if single {
-			said := some(t, r, ready, 3)
-			if all := strings.Join(said[1:], ""); strings.Count(all, "could not be kept") != 2 || !strings.Contains(all, `"id":1`) || !strings.Contains(all, `"id":2`) {
-				t.Errorf("told %q", said)
+		t.Run(fmt.Sprint("single ", single), func(t *testing.T) {
+			t.Parallel()
+			f := newShelf()
+			a := f.add(t, "a", safeTools())
+			s, err := a.New(newRequest(), caller.Principal{}, single, nil)
+			if err != nil {
+				t.Fatal(err)
 			}
-		} else {
-			wantTexts(t, "the reader", toEnd(t, r, ready), "outcome unknown: what the server said could not be kept: the store does not answer")
-		}
-		r.Detach(false, true, false)
-		mcptest.Eventually(t, "the session to be lost", time.Minute, func() bool { return a.Sessions() == 0 && a.Calls() == 0 })
-		if _, _, err := a.Locate(t.Context(), s.key, caller.Principal{}); !errors.Is(err, stream.ErrUnavailable) {
-			t.Errorf("located while the store is away: %v", err)
-		}
-		a.node.handle.Cut(false)
-		_, at, err := a.Locate(t.Context(), s.key, caller.Principal{})
-		if err != nil || at.Owner != "" {
-			t.Fatalf("located %+v, %v", at, err)
-		}
-		taken := a.take(s)
-		if !single {
-			wantTexts(t, "the call", readAll(t, taken, speaks.Number()), lostWith)
-		}
-		if taken.Busy() {
-			t.Error("still busy")
-		}
+			c := begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)
+			mcptest.Eventually(t, "initialize", time.Minute, c.IsOver)
+			waits, speaks := begin(t, s, false, request(1)), begin(t, s, false, request(2))
+			number := waits.Number()
+			ready := make(chan struct{}, 1)
+			r, err := s.Read(t.Context(), number, 0, 0, ready)
+			if err != nil {
+				t.Fatal(err)
+			}
+			a.kill()
+			a.desk.last().say(speaks, `{"jsonrpc":"2.0","id":2,"result":"not kept"}`)
+			if single {
+				said := some(t, r, ready, 3)
+				if all := strings.Join(said[1:], ""); strings.Count(all, "could not be kept") != 2 || !strings.Contains(all, `"id":1`) || !strings.Contains(all, `"id":2`) {
+					t.Errorf("told %q", said)
+				}
+			} else {
+				wantTexts(t, "the reader", toEnd(t, r, ready), "outcome unknown: what the server said could not be kept: the store does not answer")
+			}
+			r.Detach(false, true, false)
+			mcptest.Eventually(t, "the session to be lost", time.Minute, func() bool { return a.Sessions() == 0 && a.Calls() == 0 })
+			if _, _, err := a.Locate(t.Context(), s.key, caller.Principal{}); !errors.Is(err, stream.ErrUnavailable) {
+				t.Errorf("located while the store is away: %v", err)
+			}
+			a.node.handle.Cut(false)
+			_, at, err := a.Locate(t.Context(), s.key, caller.Principal{})
+			if err != nil || at.Owner != "" {
+				t.Fatalf("located %+v, %v", at, err)
+			}
+			taken := a.take(s)
+			if !single {
+				wantTexts(t, "the call", readAll(t, taken, speaks.Number()), lostWith)
+			}
+			if taken.Busy() {
+				t.Error("still busy")
+			}
+		})
 	}
 }
 

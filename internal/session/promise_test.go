@@ -66,6 +66,7 @@ func TestPromisedPlaceIsFreedByCancel(t *testing.T) {
 
 // A panic of Options.Safe while a session is taken over: the tool counts as not safe.
 func TestTakeOverSafePanics(t *testing.T) {
+	t.Parallel()
 	f := newShelf()
 	a := f.add(t, "a", Options{})
 	b := f.add(t, "b", Options{Safe: func(string) bool { panic("user code") }})

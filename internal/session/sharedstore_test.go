@@ -42,6 +42,14 @@ type shelfNode struct {
 	writes      atomic.Int64
 	notes       sync.Map    // the last note of each stream, by the number of the stream
 	forgetNotes atomic.Bool // an Acquire gets no notes of calls
+	closing     sync.Once
+	closed      error // of Close
+}
+
+// Close closes the node's store. It may be called again.
+func (n *shelfNode) Close() error {
+	n.closing.Do(func() { n.closed = n.Store.Close() })
+	return n.closed
 }
 
 // named is a handle of a node with a name that the test chooses.
@@ -129,7 +137,12 @@ func (f *shelf) add(t testing.TB, name string, o Options) *fleetNode {
 	n := &fleetNode{node: f.node(name)}
 	n.house = &house{t: t, desk: &desk{}, store: n.node}
 	n.Manager = NewManager(n.node, n.desk, o)
-	t.Cleanup(n.close)
+	t.Cleanup(func() {
+		if n.node.handle.IsCut() { // the store would wait for its engine, for each session
+			_ = n.node.Close()
+		}
+		n.close()
+	})
 	return n
 }
 

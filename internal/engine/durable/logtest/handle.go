@@ -31,6 +31,13 @@ func (h *Handle) Cut(cut bool) {
 	h.cut = cut
 }
 
+// IsCut reports whether the node is cut off.
+func (h *Handle) IsCut() bool {
+	h.e.mu.Lock()
+	defer h.e.mu.Unlock()
+	return h.cut
+}
+
 // Put implements durable.Log.
 func (h *Handle) Put(ctx context.Context, key string, was uint64, value []byte, ttl time.Duration) (version uint64, err error) {
 	value = bytes.Clone(value)
