@@ -23,7 +23,7 @@ func TestClaimsLeave(t *testing.T) {
 	held := make(chan struct{})
 	l := newLimited(t, &exact{held: held}, func(o *holdfast.Options) {
 		o.Store = durable.New(handle, durable.Options{Keep: keep})
-		o.Keep, o.SessionTTL, o.UpgradeAfter = keep, 10*time.Second, time.Millisecond // a node looks at its sessions every eighth of their lives
+		o.Keep, o.SessionTTL, o.UpgradeAfter = keep, 4*time.Second, time.Millisecond // a node looks at its sessions every eighth of their lives
 	})
 	claims := func() (n int) {
 		if err := handle.List(t.Context(), "k.", func(_ string, value []byte, _ uint64) bool {

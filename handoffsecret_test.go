@@ -42,7 +42,7 @@ func TestHandleIsHidden(t *testing.T) {
 	spans, mux := tracetest.NewInMemoryExporter(), http.NewServeMux()
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{
 		Logger: slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})), Audit: slog.NewJSONHandler(&audit, nil), AuditArguments: true,
-		Traces: traces.New(sdk.NewTracerProvider(sdk.WithSyncer(spans)), nil), Page: mux, HandoffAfter: 100 * time.Millisecond, LegacyOnly: true,
+		Traces: traces.New(sdk.NewTracerProvider(sdk.WithSyncer(spans)), nil), Page: mux, HandoffAfter: 100 * time.Millisecond, LegacyOnly: true, Retry: time.Millisecond,
 	})
 	mux.Handle("/mcp", h)
 	s := httptest.NewServer(mux)

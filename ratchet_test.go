@@ -56,18 +56,18 @@ type typed struct {
 }
 
 // A compiled is a package as the go command has compiled it.
-type compiled struct{ path, export, name, dir, files string }
+type compiled struct{ path, export, name, dir, files, module, deps string }
 
 // compiledOf returns the packages of the module, and those that they import.
 var compiledOf = sync.OnceValues(func() (all []compiled, err error) {
-	const format = "{{.ImportPath}}\t{{.Export}}\t{{.Name}}\t{{.Dir}}\t{{join .GoFiles \" \"}}"
+	const format = "{{.ImportPath}}\t{{.Export}}\t{{.Name}}\t{{.Dir}}\t{{join .GoFiles \" \"}}\t{{with .Module}}{{.Path}}{{end}}\t{{join .Deps \" \"}}"
 	out, err := exec.Command("go", "list", "-export", "-deps", "-f", format, "./...").Output()
 	if err != nil {
 		return nil, fmt.Errorf("list the packages: %w", err)
 	}
 	for line := range strings.Lines(string(out)) {
 		f := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
-		all = append(all, compiled{f[0], f[1], f[2], f[3], f[4]})
+		all = append(all, compiled{f[0], f[1], f[2], f[3], f[4], f[5], f[6]})
 	}
 	return all, nil
 })

@@ -44,7 +44,11 @@ func TestMaxShareOfMemory(t *testing.T) {
 			})), &holdfast.Options{Memory: memory, MaxShare: share, Response: holdfast.ResponseSSE, Logger: slog.New(slog.DiscardHandler)})
 			web := httptest.NewServer(h)
 			defer web.Close()
-			defer func() { _ = h.Shutdown(context.Background()) }()
+			defer func() {
+				now, stop := context.WithTimeout(context.Background(), 0) // the clients that have left do not come back
+				defer stop()
+				_ = h.Shutdown(now)
+			}()
 			post := func(id, body string) *http.Response {
 				res, err := mcptest.Send(t.Context(), http.MethodPost, web.URL, body, "Mcp-Session-Id", id)
 				if err != nil {

@@ -323,6 +323,7 @@ func TestNeverReads(t *testing.T) {
 
 // A process that ignores both the end of its stdin and SIGTERM is killed.
 func TestStubborn(t *testing.T) {
+	t.Parallel()
 	const grace = 200 * time.Millisecond
 	f := newFixture(t, Options{Grace: grace},
 		sh(`trap '' TERM; echo '{"jsonrpc":"2.0","method":"ready"}'; while :; do sleep 0.05; done`)...)

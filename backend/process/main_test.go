@@ -23,6 +23,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/mcptest"
+	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 )
 
@@ -44,6 +45,7 @@ func TestMain(m *testing.M) {
 		hold()
 		return
 	}
+	testlong.AtOnce(16) // the tests wait more than they work
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
 		if pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); err == nil {
 			fmt.Fprintf(os.Stderr, "a child is left (a zombie, if %d is not 0)\n", pid)

@@ -20,6 +20,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/mcptest"
+	"holdfast/internal/testlong"
 )
 
 // A descendant that holds stdout open does not delay the end of a session, and does not survive it.
@@ -37,7 +38,10 @@ func TestGrandchildHoldsStdout(t *testing.T) {
 // Failure 9: many sessions, each with descendants, end at the same time.
 func TestCloseMany(t *testing.T) {
 	needLinux(t)
-	const sessions = 50
+	sessions := 20
+	if testlong.All() {
+		sessions = 50
+	}
 	f := newFixture(t, Options{Grace: 300 * time.Millisecond}, sh("cat >/dev/null & sleep 1000 & wait")...)
 	first, r := f.open() // starts the guard and the poller
 	if err := first.Close(); err != nil {
@@ -262,7 +266,7 @@ func TestGuardGroups(t *testing.T) {
 
 // A guard that was killed is replaced, and the new one knows every group.
 func TestGuardKilled(t *testing.T) {
-	f := newFixture(t, Options{})
+	f := newFixture(t, Options{Grace: soon}) // between the end of a server's stdout and its exit, on a busy machine
 	a, r := f.open()
 	old := f.guard.running
 	mcptest.Check(t, old.process.Kill())

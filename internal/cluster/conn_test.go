@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"testing"
+	"testing/synctest"
 )
 
 // Each event has, in each state, the result in the table of connState.
@@ -57,41 +58,43 @@ func TestConnEvents(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n, _ := alone(t)
-			n.hears(from("a", kindBeat).bytes(0))
-			p := n.use("a")
-			defer n.release(p)
-			c := n.newConn(p, mine, test.from)
-			n.mu.Lock()
-			n.list(c)
-			n.mu.Unlock()
-			for _, do := range test.do {
-				do(n)
-			}
-			c.mu.Lock()
-			is := c.state
-			c.mu.Unlock()
-			if is != test.want {
-				t.Errorf("the connection is %v, want %v", is, test.want)
-			}
-			if known := n.conn(p, mine) != nil; known != (is == open || is == ended && len(test.do) == 1 || is == closing) {
-				t.Errorf("the node knows of it: %v", known)
-			}
-			if test.read == nil {
-				return
-			}
-			switch _, err := c.Read(make([]byte, 1)); {
-			case errors.Is(test.read, errFailed) && (err == nil || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed)):
-				t.Errorf("reading from what has failed: %v", err)
-			case !errors.Is(test.read, errFailed) && !errors.Is(err, test.read):
-				t.Errorf("reading: %v, want %v", err, test.read)
-			}
-			c.Close()
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			if test.want == failed && c.state != closed {
-				t.Errorf("after Close it is %v", c.state)
-			}
+			synctest.Test(t, func(t *testing.T) { // as a Node that is closed lingers for a second
+				n, _ := alone(t)
+				n.hears(from("a", kindBeat).bytes(0))
+				p := n.use("a")
+				defer n.release(p)
+				c := n.newConn(p, mine, test.from)
+				n.mu.Lock()
+				n.list(c)
+				n.mu.Unlock()
+				for _, do := range test.do {
+					do(n)
+				}
+				c.mu.Lock()
+				is := c.state
+				c.mu.Unlock()
+				if is != test.want {
+					t.Errorf("the connection is %v, want %v", is, test.want)
+				}
+				if known := n.conn(p, mine) != nil; known != (is == open || is == ended && len(test.do) == 1 || is == closing) {
+					t.Errorf("the node knows of it: %v", known)
+				}
+				if test.read == nil {
+					return
+				}
+				switch _, err := c.Read(make([]byte, 1)); {
+				case errors.Is(test.read, errFailed) && (err == nil || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed)):
+					t.Errorf("reading from what has failed: %v", err)
+				case !errors.Is(test.read, errFailed) && !errors.Is(err, test.read):
+					t.Errorf("reading: %v, want %v", err, test.read)
+				}
+				c.Close()
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				if test.want == failed && c.state != closed {
+					t.Errorf("after Close it is %v", c.state)
+				}
+			})
 		})
 	}
 }

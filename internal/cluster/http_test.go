@@ -248,7 +248,11 @@ func faults(t *testing.T, seed uint64) {
 		})
 	}
 	r := rand.New(rand.NewPCG(seed, 1000))
-	for range 8 {
+	disturbances := 4
+	if testlong.All() {
+		disturbances = 8
+	}
+	for range disturbances {
 		name := names[r.IntN(3)]
 		switch r.IntN(5) {
 		case 0:

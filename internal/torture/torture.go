@@ -74,6 +74,8 @@ type pace struct {
 	// silence is how long Holdfast's client waits for bytes before it tries another connection. Holdfast's handler sends
 	// some every keepAlive, which is shorter.
 	silence, keepAlive time.Duration
+	// retry is how long Holdfast's client waits before it connects again; 0: as long as the handler says by default.
+	retry time.Duration
 }
 
 // usual has shorter times than the defaults of Holdfast, with which a silent connection takes a minute.
@@ -194,11 +196,11 @@ func (s *server) open() (err error) {
 		s.ends = append(s.ends, func() { _ = b.Close() })
 		inner = b
 	}
-	handler := holdfast.NewBackendHandler(inner, &holdfast.Options{Logger: quiet, Eras: holdfast.ErasAuto, KeepAlive: s.o.pace.keepAlive, MaxShare: 1})
+	handler := holdfast.NewBackendHandler(inner, &holdfast.Options{Logger: quiet, Eras: holdfast.ErasAuto, KeepAlive: s.o.pace.keepAlive, Retry: s.o.pace.retry, MaxShare: 1})
 	s.ends = append(s.ends, func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 0)
 		defer cancel()
-		_ = handler.Shutdown(ctx) // calls that hang are given up
+		_ = handler.Shutdown(ctx) // all clients have left: calls that hang are given up
 	})
 	s.behind, err = s.serve(handler, handler.Listener, "/mcp")
 	return err

@@ -61,7 +61,7 @@ func short() Options {
 			return tools[0].Name, json.RawMessage("{}"), nil
 		},
 		Calls: 2 * (int(lastKind) + 1), For: time.Hour, Clients: 18, Limit: time.Minute, Seed: 3,
-		pace: &pace{hung: 500 * time.Millisecond, silence: 500 * time.Millisecond, keepAlive: 100 * time.Millisecond},
+		pace: &pace{hung: 500 * time.Millisecond, silence: 500 * time.Millisecond, keepAlive: 100 * time.Millisecond, retry: 50 * time.Millisecond},
 	}
 }
 

@@ -44,8 +44,10 @@ type node struct {
 	*holdfast.Handler
 	addr   string
 	handle *logtest.Handle // nil: the store is in memory
+	close  func()          // the store
 	web    *http.Server
 	conns  *connections
+	work   sync.WaitGroup
 	once   sync.Once // for leave
 }
 
@@ -90,26 +92,21 @@ func newNodes(t testing.TB, n int, o holdfast.Options) *nodes {
 		return strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 	}
 	for range n {
-		node, own := &node{}, o
+		node, own := &node{close: func() {}}, o
 		if n > 1 {
 			node.handle = engine.Open()
 			own.Store = durable.New(node.handle, durable.Options{Patience: 3 * time.Second, Logger: o.Logger})
+			node.close = sync.OnceFunc(func() { _ = own.Store.Close() })
 		}
 		node.Handler = holdfast.NewBackendHandler(message.New(all.tools), &own)
 		l := mcptest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 		node.addr, node.conns = l.Addr().String(), &connections{TCPListener: l.(*net.TCPListener)}
 		node.web = &http.Server{Handler: mcptest.Endpoints(node), ReadHeaderTimeout: time.Minute}
-		served := make(chan struct{})
-		go func() {
-			defer close(served)
-			_ = node.web.Serve(node.Listener(node.conns))
-		}()
+		node.work.Go(func() { _ = node.web.Serve(node.Listener(node.conns)) })
 		t.Cleanup(func() {
 			node.leave(0)
-			<-served
-			if own.Store != nil {
-				_ = own.Store.Close()
-			}
+			node.work.Wait()
+			node.close()
 		})
 		all.all = append(all.all, node)
 	}
@@ -133,11 +130,15 @@ func (n *node) leave(within time.Duration) {
 }
 
 // kill makes the node vanish: the engine, other nodes and clients get no more
-// messages from it.
+// messages from it. Its goroutines end meanwhile, as they would wait in vain for the engine and for the other nodes.
 func (n *node) kill() {
 	n.handle.Cut(true)
 	_ = n.handle.Close()
 	n.conns.end()
+	n.work.Go(func() {
+		n.close()
+		n.leave(0)
+	})
 }
 
 // tools answer the calls at all nodes.

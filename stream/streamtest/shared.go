@@ -122,7 +122,7 @@ func lostLease(b *box) {
 }
 
 // idleTTL is the time to live of sessions in untouched.
-const idleTTL = time.Second
+const idleTTL = time.Second / 3 // engines may keep whole seconds, and a session for three times as long
 
 func untouched(b *box) {
 	b.shared()

@@ -37,6 +37,18 @@ func store(log durable.Log) clustertest.Store {
 
 // both runs the checks of the bus and of the store on one engine.
 func both(t *testing.T, o clustertest.Options) {
+	t.Run("bus", func(t *testing.T) { bus(t, o) })
+	t.Run("store", func(t *testing.T) { work(t, o) })
+}
+
+// bus runs the checks of the bus.
+func bus(t *testing.T, o clustertest.Options) {
+	o.Faults = slices.DeleteFunc(slices.Clone(o.Faults), func(f clustertest.Fault) bool { return f.Once })
+	clustertest.RunBus(t, o)
+}
+
+// work runs the checks of the store.
+func work(t *testing.T, o clustertest.Options) {
 	switch {
 	case o.For != 0:
 	case *lasts != 0:
@@ -47,12 +59,7 @@ func both(t *testing.T, o clustertest.Options) {
 		o.For = 500 * time.Millisecond
 	}
 	o.Seed = *seed
-	t.Run("bus", func(t *testing.T) {
-		once := o
-		once.Faults = slices.DeleteFunc(slices.Clone(o.Faults), func(f clustertest.Fault) bool { return f.Once })
-		clustertest.RunBus(t, once)
-	})
-	t.Run("store", func(t *testing.T) { clustertest.Run(t, o) })
+	clustertest.Run(t, o)
 }
 
 // opened opens a log, and tries again for a while, as the engine may just be failing over.
@@ -71,6 +78,16 @@ func opened(t testing.TB, open func(ctx context.Context, url string, o durable.O
 // The engine in memory loses answers, and carries out operations late.
 func TestFake(t *testing.T) {
 	t.Parallel()
+	for name, check := range map[string]func(*testing.T, clustertest.Options){"bus": bus, "store": work} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			check(t, fake())
+		})
+	}
+}
+
+// fake returns options with an engine in memory.
+func fake() clustertest.Options {
 	e := logtest.New(logtest.Options{Seed: *seed, Faults: logtest.Faults{Latency: time.Millisecond}})
 	faulty := func(f logtest.Faults) func() {
 		f.Latency = time.Millisecond
@@ -80,7 +97,7 @@ func TestFake(t *testing.T) {
 			e.SetFaults(logtest.Faults{Latency: time.Millisecond})
 		}
 	}
-	both(t, clustertest.Options{
+	return clustertest.Options{
 		Open: func(testing.TB) clustertest.Node {
 			h := e.Open()
 			return clustertest.Node{Store: store(h), Cut: func(c clustertest.Cut) { h.Cut(c != clustertest.Healed) }}
@@ -95,5 +112,5 @@ func TestFake(t *testing.T) {
 				e.SetFull(false)
 			}},
 		},
-	})
+	}
 }

@@ -1,3 +1,0 @@
-package install
-
-import _ "holdfast/internal/testlong" // the flag -long
