@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	testlong.AtOnce(testlong.Either(48, 12))
+	testlong.AtOnce(testlong.Either(32, 12))
 	built = filepath.Join(dir, "holdfast")
 	code := m.Run()
 	stopShared()

@@ -198,9 +198,9 @@ func (s *server) open() (err error) {
 	}
 	handler := holdfast.NewBackendHandler(inner, &holdfast.Options{Logger: quiet, Eras: holdfast.ErasAuto, KeepAlive: s.o.pace.keepAlive, Retry: s.o.pace.retry, MaxShare: 1})
 	s.ends = append(s.ends, func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 0)
-		defer cancel()
-		_ = handler.Shutdown(ctx) // all clients have left: calls that hang are given up
+		ctx, stop := context.WithCancel(context.Background())
+		stop() // as all clients have left: calls that hang are given up
+		_ = handler.Shutdown(ctx)
 	})
 	s.behind, err = s.serve(handler, handler.Listener, "/mcp")
 	return err
