@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -433,13 +434,20 @@ func (p *startPlace) try(t *testing.T, row wrongStart) {
 			t.Errorf("it says\n%s\n%s\nwant\n%s", stdout.String(), said, says)
 		}
 		return
-	case row.waits && len(lines) == 2 && strings.Contains(lines[0], "=INFO msg=\"no answer yet") || row.waits && strings.Contains(lines[0], "=WARN msg=\"cannot reach the store, trying again\""):
+	case len(lines) == 2 && strings.Contains(lines[0], "=INFO msg=\"no answer yet"), // on a busy machine any answer may take so long
+		row.waits && strings.Contains(lines[0], "=WARN msg=\"cannot reach the store, trying again\""):
 		said = strings.Join(lines[1:], "\n")
+	}
+	if away := awayFor.FindStringSubmatch(said); away != nil && len(away[1]) == 1 && away[1] >= "5" { // on a busy machine it notices the end of the 5 s later
+		said = strings.Replace(said, away[0], "out of reach for 5s", 1)
 	}
 	if said != "holdfast: "+says || stdout.String() != "" {
 		t.Errorf("it says\n%s\n%s\nwant\n%s", stdout.String(), said, "holdfast: "+says)
 	}
 }
+
+// awayFor finds how many seconds a server has been out of reach.
+var awayFor = regexp.MustCompile(`out of reach for (\d+)s`)
 
 // user returns the user who runs a start.
 func (p *startPlace) user(row wrongStart) int {
