@@ -64,7 +64,7 @@ func (r *specClient) exchange(t *testing.T, method, body string, header ...strin
 	t.Helper()
 	answer, err := r.now().Exchange(bounded(t, time.Minute), method, body, header...)
 	if err != nil {
-		t.Errorf("%s: %v", method, err)
+		t.Errorf("%s: %v, after %d %q", method, err, answer.Status, answer.Body)
 	}
 	return answer
 }
