@@ -52,7 +52,7 @@ func newFront(t *testing.T, nodes func() []string) *front {
 		},
 	}
 	t.Cleanup(own.CloseIdleConnections)
-	f.URL = mcptest.Serve(t, aborting(proxy)) + "/mcp"
+	f.URL = mcptest.Serve(t, aborting(mcptest.Early(proxy))) + "/mcp"
 	return f
 }
 

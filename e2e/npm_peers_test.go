@@ -172,7 +172,7 @@ func TestPeersPing(t *testing.T) {
 			})
 			var begun atomic.Int32
 			to, _ := neturl.Parse("http://" + addr)
-			pass := &httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
+			pass := mcptest.Early(&httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }})
 			front := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.Method == http.MethodPost && r.Header.Get("Mcp-Session-Id") == "" {
 					begun.Add(1)

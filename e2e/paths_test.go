@@ -16,7 +16,7 @@ func passing(t *testing.T, to string) http.Handler {
 	t.Helper()
 	at := mcptest.Must(url.Parse(to))(t)
 	at.Path = ""
-	return &httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(at) }}
+	return mcptest.Early(&httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(at) }})
 }
 
 // stripping returns the URL of a proxy that serves the server at to under a path prefix, and removes the prefix.

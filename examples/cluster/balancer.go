@@ -30,7 +30,7 @@ func balancer(nodes func() []string) http.Handler {
 			return c, err
 		},
 	}
-	return &httputil.ReverseProxy{
+	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(&url.URL{Scheme: "http", Host: "127.0.0.1"})
 			r.Out.Host = "127.0.0.1" // a node on loopback accepts only loopback names
@@ -42,6 +42,12 @@ func balancer(nodes func() []string) http.Handler {
 			w.WriteHeader(http.StatusBadGateway)
 		},
 	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// A node may answer before the proxy has read the end of the request. By default net/http closes the request's body
+		// then, and the proxy cuts the answer.
+		_ = http.NewResponseController(w).EnableFullDuplex()
+		proxy.ServeHTTP(w, r)
+	})
 }
 
 // discard discards the log of the proxy, which reports nodes that were killed.

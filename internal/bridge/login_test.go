@@ -28,7 +28,7 @@ func newGate(t *testing.T, behind string) *gate {
 	t.Helper()
 	g := &gate{shown: make(chan string, 10)}
 	to := mcptest.Must(url.Parse(behind))(t)
-	pass := &httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
+	pass := mcptest.Early(&httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }})
 	issuer := authtest.New(t)
 	mux := http.NewServeMux()
 	mux.HandleFunc("/.well-known/oauth-protected-resource", func(w http.ResponseWriter, _ *http.Request) {

@@ -107,6 +107,15 @@ func Serve(t testing.TB, h http.Handler) string {
 	return server.URL
 }
 
+// Early lets the handler of a proxy answer before it has read the end of a request. By default net/http closes the body of the request then, and a
+// [net/http/httputil.ReverseProxy] closes its connection to the server, and cuts the answer.
+func Early(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).EnableFullDuplex()
+		h.ServeHTTP(w, r)
+	})
+}
+
 func (s *Server) script() Script {
 	if s.New == nil {
 		return s.Script
