@@ -68,7 +68,7 @@ func (x *mux) writeReply(ctx context.Context, number int, raw []byte, r *reply) 
 		return err
 	}
 	x.mu.Lock()
-	r.connection = max(r.connection, number)
+	r.connection = max(r.connection, number) // a newer connection may have it by now
 	start := !x.replies.confirming
 	x.replies.confirming = true
 	x.mu.Unlock()
